@@ -1,6 +1,7 @@
 #!/bin/sh
 # Takes the guide's pictures of the window: a real window on a virtual screen, driven by the keyboard.
 #   tools/window-pictures.sh CLAVIGER WINDOW FOLDER
+# SCALE=2 takes them at 200 %.
 set -eu
 program=$1
 started=$(realpath "$2")
@@ -10,19 +11,27 @@ PATH=$(dirname "$(realpath "$program")"):$PATH:/usr/sbin:/sbin
 export PATH
 if [ -z "${DISPLAY_OF_PICTURES-}" ]; then
     export DISPLAY_OF_PICTURES=yes
-    exec xvfb-run -a -s '-screen 0 760x640x24 -noreset' "$0" "$program" "$started" "$out"
+    exec xvfb-run -a -s "-screen 0 $((960 * ${SCALE:-1}))x$((680 * ${SCALE:-1}))x24 -noreset" "$0" "$program" "$started" "$out"
 fi
 
 place=$(mktemp -d)
-HOME=$place/home XDG_RUNTIME_DIR=$place/run XDG_CONFIG_HOME=$place/home/.config CLAVIGER_RUNTIME_DIR=$place/run/claviger
+# A home as people have it, where that can be made.
+HOME=/home/anna
+mkdir "$HOME" 2>/dev/null || HOME=$place/home
+XDG_RUNTIME_DIR=$place/run XDG_CONFIG_HOME=$HOME/.config CLAVIGER_RUNTIME_DIR=$place/run/claviger
 export HOME XDG_RUNTIME_DIR XDG_CONFIG_HOME CLAVIGER_RUNTIME_DIR
-export LANG=C.UTF-8 LIBGL_ALWAYS_SOFTWARE=1
+export LANG=C.UTF-8 LIBGL_ALWAYS_SOFTWARE=1 WINIT_X11_SCALE_FACTOR="${SCALE:-1}"
+# The desktop is asked for light or dark by this program.
+mkdir "$place/bin"
+PATH=$place/bin:$PATH
 mkdir -p "$HOME/.config/claviger" "$XDG_RUNTIME_DIR"
 chmod 700 "$XDG_RUNTIME_DIR"
 window=
 cleanup() {
     [ -z "$window" ] || kill "$window" 2>/dev/null || true
     claviger unmount --all >/dev/null 2>&1 || true
+    cd /
+    [ "$HOME" != /home/anna ] || rm -rf "$HOME"
     rm -rf "$place"
 }
 trap cleanup EXIT
@@ -35,13 +44,14 @@ new="--new-kdf pbkdf2 --new-iterations 1000 --new-format LUKS2 --new-password-fi
 claviger convert --raw-source $new "$place/plain" "$HOME/photos.luks"
 claviger create --quick --size 20M --format VeraCrypt --password-file "$place/password" "$HOME/diary.hc"
 mkdir photos
-claviger mount --password-file "$place/password" photos.luks photos
+claviger mount --isolate-keys --password-file "$place/password" photos.luks photos
+head -c 5M /dev/urandom >photos/summer.raw
 printf '[diary]\nvolume = "~/diary.hc"\ndir = "~/diary"\n' >"$HOME/.config/claviger/favourites.toml"
 
 # Takes a picture once the window stops changing.
 picture() {
     sleep "${2-2}"
-    import -window "$(xdotool search --name '^Claviger$')" -depth 8 +dither -colors 64 -strip "$out/window-$1.png"
+    import -window "$(xdotool search --name '^Claviger$')" -depth 8 +dither -colors 96 -strip "$out/window-$1.png"
 }
 open() {
     if [ -n "$window" ]; then kill "$window"; wait "$window" 2>/dev/null || true; sleep 1; fi
@@ -50,7 +60,7 @@ open() {
     xdotool search --sync --onlyvisible --name '^Claviger$' windowfocus --sync
     sleep 3
     # Move the pointer out of the way.
-    xdotool mousemove 759 320
+    xdotool mousemove "$((960 * ${SCALE:-1} - 1))" 320
 }
 keys() {
     for key in "$@"; do
@@ -59,20 +69,49 @@ keys() {
     done
 }
 
-open
-picture volumes 3
-# The keyboard reaches the pages first.
-keys Tab Tab Tab space
-sleep 1
-keys Tab Tab Tab space
-picture measure 14
+tab() {
+    count=$1
+    while [ "$count" -gt 0 ]; do
+        keys Tab
+        count=$((count - 1))
+    done
+}
+wishes() {
+    printf '#!/bin/sh\necho "v u %s"\n' "$1" >"$place/bin/busctl"
+    chmod +x "$place/bin/busctl"
+}
+# Three places come first, and then what is on the page; its most important button is the last.
+volumes() {
+    open
+    picture "volumes$1" 3
+}
+creating() {
+    open
+    tab 2
+    keys space
+    sleep 1
+    [ -z "$1" ] || picture "purpose$1" 1
+    tab 11
+    keys space
+    picture "create$1" 8
+}
+
+wishes 2
+volumes ''
 open "$HOME/diary.hc"
 xdotool type --delay 80 wrong
 keys Return
-picture opening 2
+picture opening 15
+creating ''
 open
-keys Tab Tab space
+tab 3
+keys space
 sleep 1
-# The guide, the page for experts, four purposes, two systems, five dangers, and the button.
-keys Tab Tab Tab Tab Tab Tab Tab Tab Tab Tab Tab Tab Tab Tab Tab space
-picture create 8
+tab 10
+keys space
+picture measure 20
+wishes 1
+volumes -dark
+wishes 2
+export LANG=de_DE.UTF-8
+creating -german

@@ -5,22 +5,25 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use eframe::egui::{self, CentralPanel, Panel, ScrollArea, ThemePreference, Ui};
+use eframe::egui::{
+    self, CentralPanel, Frame, Margin, Panel, Rect, ScrollArea, Stroke, ThemePreference, Ui, UiBuilder, pos2,
+};
 use serde_json::Value;
 
 use crate::change::Change;
 use crate::chooser::Chooser;
 use crate::create::{self, Create};
 use crate::desktop::{self, Desktop};
-use crate::draw::{self, Action};
+use crate::draw::{self, Action, Foot, Left, Meanwhile};
 use crate::form::Input;
 use crate::header::{header, show};
 use crate::home::{self, AtHand, Home, Why};
 use crate::measure::{self, Measure};
 use crate::open::{self, Open, Verdict, Volume};
-use crate::program::{CANCELLED, Call, Done, Job, Programs};
+use crate::program::{CANCELLED, Call, Done, Job, Programs, Progress};
 use crate::steps::Work;
 use crate::texts::Texts;
+use crate::theme::{self, COLUMN, Fonts, GRID, NARROW, NARROW_COLUMN, Palette};
 
 /// How often the first page looks whether the list of mounts is another one.
 const GLANCE: Duration = Duration::from_secs(1);
@@ -85,6 +88,23 @@ enum Then {
     Listed,
 }
 
+impl Then {
+    /// Whether it may take long enough to look at other pages meanwhile.
+    fn is_long(&self) -> bool {
+        matches!(self, Self::Created(_) | Self::Changed | Self::Refreshed(..) | Self::Lab(_))
+    }
+}
+
+/// A page that was left while something was at work on it.
+struct LeftPage {
+    page: Page,
+    title: String,
+    /// Nothing once it is done.
+    work: Option<(Work, Then)>,
+    /// What there is to say when somebody comes back.
+    notice: Option<String>,
+}
+
 pub struct App {
     programs: Programs,
     texts: &'static Texts,
@@ -94,6 +114,7 @@ pub struct App {
     pub page: Page,
     pub notice: Option<String>,
     work: Option<(Work, Then)>,
+    left: Option<LeftPage>,
     chooser: Option<(Chooser, Option<usize>)>,
     listing: Option<Job>,
     listed: Option<Instant>,
@@ -101,7 +122,10 @@ pub struct App {
     recent: Vec<AtHand>,
     formats: Value,
     focused: bool,
+    fonts: Fonts,
     styled: bool,
+    /// How high the bar at the end of the page was drawn.
+    bar: f32,
     /// Whether it was said that the favourites cannot be read.
     complained: bool,
 }
@@ -117,6 +141,7 @@ impl App {
             page: Page::Home,
             notice: None,
             work: None,
+            left: None,
             chooser: None,
             listing: None,
             listed: None,
@@ -124,9 +149,18 @@ impl App {
             recent: Vec::new(),
             formats: Value::Null,
             focused: false,
+            fonts: Fonts::default(),
             styled: false,
+            bar: 64.0,
             complained: false,
         }
+    }
+
+    /// The same with the desktop's fonts.
+    #[must_use]
+    pub fn with_fonts(mut self, fonts: Fonts) -> Self {
+        self.fonts = fonts;
+        self
     }
 
     /// Whether something is at work that a page waits for.
@@ -134,49 +168,105 @@ impl App {
         self.work.is_some()
     }
 
+    /// Whether what was begun on a page that was left is done, and nobody has come back to it.
+    pub fn has_finished_elsewhere(&self) -> bool {
+        self.left.as_ref().is_some_and(|left| left.work.is_none())
+    }
+
     /// Draws everything, and does what is asked for.
     pub fn draw(&mut self, ui: &mut Ui) {
-        if !self.styled {
-            self.styled = true;
-            ui.ctx().all_styles_mut(draw::style);
+        if !std::mem::replace(&mut self.styled, true) {
+            // Fonts are there from the next frame on.
+            theme::install(ui.ctx(), &self.fonts);
+            self.ask_desktop(ui.ctx());
+            return ui.ctx().request_repaint();
         }
         self.poll(ui.ctx());
         self.ask_desktop(ui.ctx());
         let dropped = ui.input(|input| input.raw.dropped_files.first().map(|file| file.path().to_owned()));
         let mut wanted = dropped.map(Action::Look);
-        let texts = self.texts;
-        let at = match &self.page {
-            Page::Create(_) => Action::Create,
-            Page::Measure(_) => Action::Measure,
-            _ => Action::Home,
-        };
         let busy = self.work.as_ref().is_some_and(|(work, then)| work.shows() && !matches!(then, Then::Measured));
-        Panel::top("pages").show(ui, |ui| {
-            ui.add_enabled_ui(!busy, |ui| wanted = wanted.take().or(draw::pages(ui, &at, texts)));
+        let width = if ui.available_width() < NARROW { NARROW_COLUMN } else { COLUMN };
+        let margin = if width < COLUMN { 8 } else { 12 };
+        let page = Frame::new().fill(Palette::of(ui).page);
+        let line = Stroke::new(1.0, Palette::of(ui).line);
+        let column = Panel::left("column").exact_size(width).resizable(false).show_separator_line(false);
+        let shown = column.frame(page.inner_margin(Margin::same(margin))).show(ui, |ui| {
+            wanted = wanted.take().or(self.column(ui, busy && !self.leaves()));
         });
-        if let Some((work, _)) = self.work.as_ref().filter(|_| busy) {
-            Panel::bottom("work").show(ui, |ui| {
-                ui.add_space(4.0);
-                wanted = wanted.take().or(draw::progress(ui, &work.title, work.progress().as_ref(), texts));
-                ui.add_space(4.0);
-            });
-        }
-        CentralPanel::default().show(ui, |ui| {
-            ScrollArea::vertical().auto_shrink(false).show(ui, |ui| {
-                if let Some(notice) = &self.notice {
-                    wanted = wanted.take().or(draw::notice(ui, notice, texts));
-                }
-                ui.add_enabled_ui(!busy, |ui| wanted = wanted.take().or(self.page(ui)));
-            });
+        let rect = shown.response.rect;
+        ui.painter().vline(rect.right(), rect.y_range(), line);
+        CentralPanel::default().frame(page).show(ui, |ui| {
+            wanted = wanted.take().or(self.page_and_bar(ui, busy));
         });
         if let Some(action) = wanted {
             self.act(action);
             ui.ctx().request_repaint();
         }
-        if self.work.is_some() {
+        if self.work.is_some() || self.left.as_ref().is_some_and(|left| left.work.is_some()) {
             ui.ctx().request_repaint_after(Duration::from_millis(100));
         } else if matches!(self.page, Page::Home) {
             ui.ctx().request_repaint_after(GLANCE);
+        }
+    }
+
+    fn column(&self, ui: &mut Ui, busy: bool) -> Option<Action> {
+        let at = match &self.page {
+            Page::Create(_) => Action::Create,
+            Page::Measure(_) => Action::Measure,
+            _ => Action::Home,
+        };
+        let left = self.left.as_ref().map(|LeftPage { title, work, .. }| Left {
+            title,
+            share: work.as_ref().and_then(|(work, _)| work.progress()).as_ref().and_then(Progress::share),
+            done: work.is_none(),
+        });
+        draw::column(ui, &at, left.as_ref(), busy, self.texts)
+    }
+
+    /// The page scrolls, and the bar stays. It is drawn behind the page, so that the keyboard comes to it there.
+    fn page_and_bar(&mut self, ui: &mut Ui, busy: bool) -> Option<Action> {
+        let mut wanted = None;
+        let whole = ui.available_rect_before_wrap();
+        let border = (whole.bottom() - self.bar).max(whole.top() + 40.0);
+        let above = Rect::from_min_max(whole.min, pos2(whole.right(), border));
+        let margin = if whole.width() < 420.0 { 12 } else { 24 };
+        ui.scope_builder(UiBuilder::new().max_rect(above), |ui| {
+            ui.set_clip_rect(above.intersect(ui.clip_rect()));
+            ScrollArea::vertical().auto_shrink(false).show(ui, |ui| {
+                Frame::new().inner_margin(Margin::symmetric(margin, 2 * GRID as i8)).show(ui, |ui| {
+                    ui.set_width(ui.available_width());
+                    ui.add_enabled_ui(!busy, |ui| wanted = self.page(ui));
+                });
+            });
+        });
+        let foot = self.foot();
+        let work = self.work.as_ref().filter(|_| busy).map(|(work, _)| (work.title.as_str(), work.progress()));
+        let meanwhile = Meanwhile { notice: self.notice.as_deref(), work };
+        let below = Rect::from_min_max(pos2(whole.left(), border), whole.max);
+        let drawn = ui.scope_builder(UiBuilder::new().max_rect(below), |ui| {
+            ui.set_clip_rect(whole);
+            wanted = wanted.take().or(draw::bar(ui, &foot, &meanwhile, self.texts));
+            ui.min_rect().height()
+        });
+        if (drawn.inner - self.bar).abs() > 0.5 {
+            self.bar = drawn.inner;
+            ui.ctx().request_repaint();
+        }
+        wanted
+    }
+
+    fn foot(&self) -> Foot {
+        let texts = self.texts;
+        if let Some((chooser, _)) = &self.chooser {
+            return draw::chooser_foot(chooser, texts);
+        }
+        match &self.page {
+            Page::Home => draw::home_foot(&self.home, texts),
+            Page::Open(page) => draw::open_foot(page, texts),
+            Page::Create(page) => draw::create_foot(page, texts),
+            Page::Change(page) => draw::change_foot(page, texts),
+            Page::Measure(page) => draw::measure_foot(page, texts),
         }
     }
 
@@ -190,7 +280,10 @@ impl App {
         match &mut self.page {
             Page::Home => draw::home(ui, &self.home, texts),
             Page::Open(page) => draw::open(ui, page, layout, texts),
-            Page::Create(page) => draw::create(ui, page, layout, texts),
+            Page::Create(page) => {
+                page.look_at_space(&self.places.home, texts);
+                draw::create(ui, page, layout, texts)
+            }
             Page::Change(page) => draw::change(ui, page, layout, texts),
             Page::Measure(page) => draw::measure(ui, page, texts),
         }
@@ -204,11 +297,9 @@ impl App {
             self.desktop.ask(move || told.request_repaint());
         }
         self.focused = focused;
-        let theme = match self.desktop.wishes().dark {
-            Some(true) => ThemePreference::Dark,
-            Some(false) => ThemePreference::Light,
-            None => ThemePreference::System,
-        };
+        // No wish is light.
+        let dark = self.desktop.wishes().dark == Some(true);
+        let theme = if dark { ThemePreference::Dark } else { ThemePreference::Light };
         if ctx.options(|options| options.theme_preference) != theme {
             ctx.set_theme(theme);
         }
@@ -222,7 +313,12 @@ impl App {
             Action::Cancel => self.cancel(),
             Action::Choose(field) => self.chooser = Some((Chooser::at(&home), field)),
             Action::Chosen(path) => self.chosen(path),
+            Action::Home | Action::Create | Action::Measure if self.leaves() => {
+                self.leave();
+                self.act(action);
+            }
             _ if self.work.as_ref().is_some_and(|(_, then)| !matches!(then, Then::Measured)) => {}
+            Action::Return => self.come_back(),
             Action::Home => self.go(Page::Home),
             Action::Look(path) => self.look(AtHand::chosen(&path)),
             Action::AtHand(number) => {
@@ -274,21 +370,21 @@ impl App {
             }
             Action::Explain => {
                 if let Page::Open(page) = &mut self.page {
-                    match page.explain(&home) {
-                        Ok(call) => self.begin(texts.explaining, [call], Then::Explained),
-                        Err(lacking) => page.trouble = Some(lacking.sentence(texts)),
+                    let told = page.explain(&home);
+                    if let Some(call) = page.form.noted(told) {
+                        self.begin(texts.explaining, [call], Then::Explained);
                     }
                 }
             }
-            Action::Recommend => {
-                if let Page::Create(page) = &self.page {
-                    let call = page.recommend();
-                    self.begin(texts.choosing, [call], Then::Recommended);
+            Action::Next => self.next(),
+            Action::Previous => {
+                if let Page::Create(page) = &mut self.page {
+                    (page.step, page.trouble) = (page.step.saturating_sub(1), None);
                 }
             }
             Action::Expert(format) => {
                 if let Page::Create(page) = &mut self.page {
-                    (page.expert, page.form, page.trouble) = (None, None, None);
+                    (page.step, page.expert, page.form, page.trouble) = (0, None, None, None);
                     if let Some(format) = format {
                         page.choose(format, &home, texts);
                     }
@@ -313,6 +409,66 @@ impl App {
         self.page = page;
         self.notice = None;
         self.listed = None;
+    }
+
+    /// Goes on to the next step of a volume that is made.
+    fn next(&mut self) {
+        let (texts, home) = (self.texts, self.places.home.clone());
+        let Page::Create(page) = &mut self.page else { return };
+        page.trouble = None;
+        match page.step {
+            0 if page.is_answered() => page.step = 1,
+            0 if page.purpose == create::A_FOLDER => {
+                page.take_folder(&home, texts);
+                page.step = 1;
+            }
+            0 => {
+                let call = page.recommend();
+                self.begin(texts.choosing, [call], Then::Recommended);
+            }
+            _ => page.go_on(&home),
+        }
+    }
+
+    /// Whether the page can be left while something is at work on it.
+    fn leaves(&self) -> bool {
+        let alone = self.left.as_ref().is_none_or(|left| left.work.is_none());
+        alone && self.work.as_ref().is_some_and(|(_, then)| then.is_long())
+    }
+
+    fn leave(&mut self) {
+        let page = std::mem::replace(&mut self.page, Page::Home);
+        let work = self.work.take();
+        let title = work.as_ref().map(|(work, _)| work.title.clone()).unwrap_or_default();
+        self.left = Some(LeftPage { page, title, work, notice: None });
+    }
+
+    /// Shows the page that was left.
+    fn come_back(&mut self) {
+        if let Some(LeftPage { page, work, notice, .. }) = self.left.take() {
+            self.go(page);
+            (self.work, self.notice) = (work, notice);
+        }
+    }
+
+    /// Takes what was done meanwhile on the page that was left, and says so where it does not show.
+    fn poll_left(&mut self) {
+        let Some(left) = &mut self.left else { return };
+        let Some(done) = left.work.as_mut().and_then(|(work, _)| work.poll(&self.programs)) else { return };
+        let Some((work, then)) = left.work.take() else { return };
+        let Some(mut left) = self.left.take() else { return };
+        // As if it were in front.
+        std::mem::swap(&mut self.page, &mut left.page);
+        let (front, notice) = (self.work.take(), self.notice.take());
+        self.finished(&done, work.is_cancelled(), then);
+        std::mem::swap(&mut self.page, &mut left.page);
+        left.work = std::mem::replace(&mut self.work, front);
+        left.notice = std::mem::replace(&mut self.notice, notice);
+        if matches!(left.page, Page::Home) {
+            self.notice = left.notice;
+        } else {
+            self.left = Some(left);
+        }
     }
 
     fn begin(&mut self, title: &str, calls: impl IntoIterator<Item = Call>, then: Then) {
@@ -366,6 +522,12 @@ impl App {
             (Some(path), Some(field), Some(form)) => match form.fields.get_mut(field).map(|field| &mut field.input) {
                 Some(Input::Paths(paths)) => paths.push(path),
                 Some(Input::Existing(text)) => *text = path.display().to_string(),
+                // A new file in the folder that was chosen keeps its name.
+                Some(Input::New(text)) => {
+                    let name = Path::new(text.trim()).file_name().map(ToOwned::to_owned).unwrap_or_default();
+                    let path = if path.is_dir() { path.join(name) } else { path };
+                    *text = path.display().to_string();
+                }
                 _ => {}
             },
             _ => {}
@@ -376,45 +538,42 @@ impl App {
     fn carry_out(&mut self) {
         let (texts, home) = (self.texts, self.places.home.clone());
         match &mut self.page {
-            Page::Open(page) => match page.call(&home) {
-                Err(lacking) => page.trouble = Some(lacking.sentence(texts)),
-                Ok(call) => {
-                    page.trouble = None;
-                    // A favourite's folder is made, as `claviger attach` does. If it cannot be, the program says so.
-                    if let Some(dir) = &page.volume.at.dir {
-                        let _ = fs::DirBuilder::new().recursive(true).mode(0o700).create(dir);
-                    }
-                    let then = if page.unlocks { Then::Unlocked } else { Then::Mounted };
-                    self.begin(texts.mounting, [call], then);
+            Page::Open(page) => {
+                page.trouble = None;
+                let told = page.call(&home);
+                let Some(call) = page.form.noted(told) else { return };
+                // A favourite's folder is made, as `claviger attach` does. If it cannot be, the program says so.
+                if let Some(dir) = &page.volume.at.dir {
+                    let _ = fs::DirBuilder::new().recursive(true).mode(0o700).create(dir);
                 }
-            },
-            Page::Create(page) => match page.calls(&home) {
-                Err(lacking) => page.trouble = Some(lacking.sentence(texts)),
-                Ok(steps) => {
-                    page.trouble = None;
-                    let printed = page.recovers();
-                    self.begin(texts.creating, steps, Then::Created(printed));
-                }
-            },
+                let then = if page.unlocks { Then::Unlocked } else { Then::Mounted };
+                self.begin(texts.mounting, [call], then);
+            }
+            Page::Create(page) => {
+                page.trouble = None;
+                let told = page.calls(&home);
+                let Some(steps) = page.form.as_mut().and_then(|form| form.noted(told)) else { return };
+                let printed = page.recovers();
+                self.begin(texts.creating, steps, Then::Created(printed));
+            }
             Page::Change(page) => {
                 page.result = None;
                 let Some(form) = page.form() else { return };
-                let (title, call) = (form.title, form.call(&home));
-                match call {
-                    Err(lacking) => page.result = Some((false, vec![lacking.sentence(texts)])),
-                    Ok(call) => self.begin(title, [call], Then::Changed),
+                let (title, told) = (form.title, form.call(&home));
+                if let Some(call) = form.noted(told) {
+                    self.begin(title, [call], Then::Changed);
                 }
             }
-            Page::Measure(page) => match page.lab.call(&home) {
-                Err(lacking) => page.trouble = Some(lacking.sentence(texts)),
-                Ok(call) => {
-                    (page.trouble, page.found) = (None, None);
-                    // One at a time: they would measure each other.
-                    page.stop();
-                    let out = crate::form::absolute(page.lab.text(measure::OUT), &home);
-                    self.begin(texts.running_lab, [call], Then::Lab(out));
-                }
-            },
+            Page::Measure(page) => {
+                page.trouble = None;
+                let told = page.lab.call(&home);
+                let Some(call) = page.lab.noted(told) else { return };
+                page.found = None;
+                // One at a time: they would measure each other.
+                page.stop();
+                let out = crate::form::absolute(page.lab.text(measure::OUT), &home);
+                self.begin(texts.running_lab, [call], Then::Lab(out));
+            }
             Page::Home => {}
         }
     }
@@ -429,9 +588,12 @@ impl App {
             self.listed = None;
             ctx.request_repaint();
         }
+        self.poll_left();
         if let Some(done) = self.listing.as_ref().and_then(Job::done) {
             self.listing = None;
             self.home.mounted = home::mounted(&done.out, self.texts);
+            let told = ctx.clone();
+            self.home.usage.ask(&self.home.mounted, move || told.request_repaint());
             self.home.at_hand = self.at_hand();
             ctx.request_repaint();
         }
@@ -519,12 +681,13 @@ impl App {
             Then::Explained => {
                 if let Page::Open(page) = &mut self.page {
                     page.trouble = None;
-                    page.explained = Some(open::explained(done));
+                    (page.explained, page.reveal) = (Some(open::explained(done)), true);
                 }
             }
             Then::Recommended if done.ok() => {
                 if let Page::Create(page) = &mut self.page {
                     page.take(&done.out, &home, texts);
+                    page.step = usize::from(page.recommended.is_some());
                 }
             }
             Then::Created(printed) => {
@@ -538,7 +701,7 @@ impl App {
                             }
                             self.go(Page::Home);
                             let print = if printed { texts.print_recovery } else { "" };
-                            self.notice = Some(format!("{} {print}", texts.created));
+                            self.notice = Some(format!("{} {} {print}", texts.created, texts.created_next));
                         }
                     }
                 }
@@ -579,11 +742,14 @@ impl App {
 /// What is at work ends with the window: who makes a volume removes what is half made, and is given the time for it.
 impl Drop for App {
     fn drop(&mut self) {
-        let Some((work, _)) = &mut self.work else { return };
-        work.cancel();
         let begin = Instant::now();
-        while work.poll(&self.programs).is_none() && begin.elapsed() < FAREWELL {
-            std::thread::sleep(Duration::from_millis(20));
+        let left = self.left.take().and_then(|left| left.work);
+        let mut all: Vec<Work> = self.work.take().into_iter().chain(left).map(|(work, _)| work).collect();
+        all.iter_mut().for_each(Work::cancel);
+        for work in &mut all {
+            while work.poll(&self.programs).is_none() && begin.elapsed() < FAREWELL {
+                std::thread::sleep(Duration::from_millis(20));
+            }
         }
     }
 }

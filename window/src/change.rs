@@ -18,12 +18,14 @@ pub struct Change {
     pub shown: usize,
     /// What the last one came to: whether it went well, and what there is to say.
     pub result: Option<(bool, Vec<String>)>,
+    /// Whether the page has to go there.
+    pub reveal: bool,
 }
 
 impl Change {
     /// What can be changed of this volume. `all` are the formats that it can be converted into.
     pub fn new(volume: Volume, all: &[Choices], home: &Path, texts: &Texts) -> Self {
-        Self { forms: forms(&volume, all, home, texts), volume, shown: 0, result: None }
+        Self { forms: forms(&volume, all, home, texts), volume, shown: 0, result: None, reveal: false }
     }
 
     pub fn form(&mut self) -> Option<&mut Form> {
@@ -48,7 +50,7 @@ impl Change {
         let written = done.out["written"].as_array().into_iter().flatten().filter_map(|line| line.as_str());
         lines.extend(written.map(str::to_owned));
         lines.extend(done.warnings.iter().cloned());
-        self.result = Some((done.ok(), lines));
+        (self.result, self.reveal) = (Some((done.ok(), lines)), true);
         let conversion = conversion(&self.volume.at.path, home);
         if done.ok() || header != self.volume.header || conversion != self.volume.conversion {
             let title = self.form().map(|form| form.title);

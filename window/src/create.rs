@@ -1,12 +1,13 @@
-//! A new volume, as a value: four questions, what is recommended for the answers, and the steps that make it.
+//! A new volume, as a value: four steps of questions, what is recommended for the answers, and the calls that make it.
 
 use std::ffi::OsString;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::form::{Field, Form, Input, Lacking, unused};
+use crate::form::{Field, Form, Input, Lacking, absolute, unused};
+use crate::home::size;
 use crate::program::Call;
 use crate::secret_field::SecretField;
 use crate::texts::Texts;
@@ -21,6 +22,8 @@ pub struct Choices {
 
 /// What is asked first, in the words of `claviger lab recommend`.
 pub const PURPOSES: [&str; 4] = ["few-files", "external", "laptop", "desktop"];
+/// The answer behind them: no volume, but an encrypted folder.
+pub const A_FOLDER: usize = PURPOSES.len();
 pub const THREATS: [&str; 5] = ["theft", "repair", "coercion", "evil-maid", "cloud"];
 pub const PLATFORMS: [&str; 2] = ["windows", "macos"];
 
@@ -37,7 +40,17 @@ pub struct Recommendation {
     pub remarks: Vec<String>,
 }
 
+/// Purpose, place and size, password, and everything once more.
+pub const STEPS: usize = 4;
+
+/// The step on which this is asked.
+pub fn step_of(field: &Field) -> usize {
+    let secret = matches!(field.input, Input::Secret(_) | Input::NewSecret(..));
+    if secret || [RECOVERY, RECOVERY_PASSWORD].contains(&field.option) { 2 } else { 1 }
+}
+
 pub struct Create {
+    pub step: usize,
     pub purpose: usize,
     pub threat: usize,
     pub shared: [bool; PLATFORMS.len()],
@@ -48,7 +61,14 @@ pub struct Create {
     pub expert: Option<usize>,
     pub form: Option<Form>,
     pub trouble: Option<String>,
+    /// The answers that the form belongs to.
+    answered: Option<Answers>,
+    /// The folder whose free space the form tells.
+    space_of: Option<PathBuf>,
 }
+
+/// Purpose, threat, and the systems that it is shared with.
+type Answers = (usize, usize, [bool; PLATFORMS.len()]);
 
 /// Facilities of the lab that are containers which `claviger create` makes, and how.
 const CONTAINERS: &[(&str, &str, &[&str])] = &[
@@ -102,7 +122,94 @@ impl Create {
         let ciphers = ["aes", "blowfish", "des3_ede", "twofish", "cast6", "cast5"].map(str::to_owned).to_vec();
         all.push(Choices { format: FOLDER.into(), ciphers, hashes: Vec::new() });
         let (recommended, expert, form, trouble) = (None, None, None, None);
-        Self { purpose: 0, threat: 0, shared: [false; 2], all, recommended, expert, form, trouble }
+        let (answered, space_of) = (None, None);
+        Self {
+            step: 0,
+            purpose: 0,
+            threat: 0,
+            shared: [false; 2],
+            all,
+            recommended,
+            expert,
+            form,
+            trouble,
+            answered,
+            space_of,
+        }
+    }
+
+    fn answers(&self) -> Answers {
+        (self.purpose, self.threat, self.shared)
+    }
+
+    /// Whether the form asks the rest for these answers, so that nothing has to be found out anew.
+    pub fn is_answered(&self) -> bool {
+        self.form.is_some() && self.answered == Some(self.answers())
+    }
+
+    /// The format that experts begin with.
+    pub fn usual(&self) -> usize {
+        let shared = self.shared.contains(&true);
+        let usual =
+            self.recommended.as_ref().map_or(if shared { "VeraCrypt" } else { "LUKS2" }, |it| it.format.as_str());
+        self.all.iter().position(|choices| choices.format == usual).unwrap_or(0)
+    }
+
+    /// Goes on from where and how large, or from the password, if nothing lacks there.
+    pub fn go_on(&mut self, home: &Path) {
+        let step = self.step;
+        let Some(form) = &mut self.form else { return };
+        let here = |option: &str| form.field(option).is_some_and(|field| step_of(field) == step);
+        let path = absolute(form.text(""), home);
+        let told = match form.call_with(&here, home) {
+            // The call's copies of secrets go at once.
+            Ok(_) if step == 1 && path.is_file() => Err(Lacking::Free(path)),
+            Ok(_) if step == 2 => calls(form, home).map(drop),
+            told => told.map(drop),
+        };
+        self.step += usize::from(form.noted(told).is_some());
+        // What is typed next goes to the password at once.
+        let password = form.field_mut("--password-fd").map(|field| &mut field.input);
+        if let (2, Some(Input::NewSecret(secret, _))) = (self.step, password) {
+            secret.focus = true;
+        }
+    }
+
+    /// Takes an encrypted folder, and asks the rest.
+    pub fn take_folder(&mut self, home: &Path, texts: &Texts) {
+        (self.recommended, self.answered, self.space_of) = (None, Some(self.answers()), None);
+        self.form = Some(asked(FOLDER, texts.create_title, false, home, texts));
+    }
+
+    /// Says how much room there is where the volume is to be.
+    pub fn look_at_space(&mut self, home: &Path, texts: &Texts) {
+        let Some(form) = &mut self.form else { return };
+        let path = absolute(form.text(""), home);
+        let Some(folder) = path.parent().filter(|folder| !folder.starts_with("/dev")) else { return };
+        if self.space_of.as_deref() == Some(folder) {
+            return;
+        }
+        self.space_of = Some(folder.to_owned());
+        let free = rustix::fs::statvfs(folder).ok().map(|it| it.f_bavail.saturating_mul(it.f_frsize));
+        if let Some(field) = form.field_mut("--size") {
+            field.hint = free.map(|free| texts.free_there.replace("{}", &size(free)));
+        }
+    }
+
+    /// What was answered, by the names of the questions.
+    pub fn review(&self, texts: &Texts) -> Vec<(String, String)> {
+        let Some(form) = &self.form else { return Vec::new() };
+        let format = self.recommended.as_ref().map_or(FOLDER, |it| it.format.as_str());
+        let value = |field: &Field| match &field.input {
+            Input::Text(text) | Input::Existing(text) | Input::New(text) if !text.trim().is_empty() => {
+                Some(text.trim().to_owned())
+            }
+            Input::Choice(at, all) => all.get(*at).map(|(_, called)| called.clone()),
+            Input::Secret(secret) | Input::NewSecret(secret, _) if !secret.is_empty() => Some(texts.is_set.to_owned()),
+            _ => None,
+        };
+        let answers = form.fields.iter().filter_map(|field| Some((field.label.to_owned(), value(field)?)));
+        std::iter::once((texts.format.to_owned(), format.to_owned())).chain(answers).collect()
     }
 
     /// Asks what fits the answers.
@@ -116,7 +223,8 @@ impl Create {
 
     /// Takes the recommendation, and asks the rest.
     pub fn take(&mut self, told: &Value, home: &Path, texts: &Texts) {
-        self.recommended = recommendation(told, &self.all);
+        (self.recommended, self.answered, self.space_of) =
+            (recommendation(told, &self.all), Some(self.answers()), None);
         let best = told["first"]["title"].as_str().unwrap_or("–");
         self.trouble = self.recommended.is_none().then(|| format!("{} {best}", texts.nothing_fits));
         let shared = self.shared.contains(&true);
@@ -129,15 +237,15 @@ impl Create {
     /// Shows all that there is of a format.
     pub fn choose(&mut self, format: usize, home: &Path, texts: &Texts) {
         let Some(choices) = self.all.get(format) else { return };
-        self.expert = Some(format);
+        (self.expert, self.space_of) = (Some(format), None);
         self.form = Some(expert(choices, home, texts));
     }
 
     /// Whether a recovery key is made.
     pub fn recovers(&self) -> bool {
-        self.form.as_ref().is_some_and(|form| {
-            [RECOVERY, "--recovery-password-file"].iter().any(|option| !form.text(option).is_empty())
-        })
+        self.form
+            .as_ref()
+            .is_some_and(|form| [RECOVERY, RECOVERY_PASSWORD].iter().any(|option| !form.text(option).is_empty()))
     }
 
     /// What makes the volume, step by step: the volume, a file system in it, and a key for the day when the password is forgotten.
@@ -153,6 +261,7 @@ impl Create {
 const FILE_SYSTEM: &str = "--filesystem";
 /// No option of `claviger create`, but a further step.
 const RECOVERY: &str = "recovery key";
+const RECOVERY_PASSWORD: &str = "--recovery-password-file";
 
 fn new_password(texts: &Texts) -> Field {
     Field::new(texts.new_password, "--password-fd", Input::NewSecret(SecretField::default(), SecretField::default()))
@@ -174,7 +283,7 @@ fn file_systems(format: &str, shared: bool, texts: &Texts) -> Field {
 fn recovery(format: &str, home: &Path, texts: &Texts) -> Option<Field> {
     let option = match format {
         "LUKS2" => RECOVERY,
-        "BitLocker" => "--recovery-password-file",
+        "BitLocker" => RECOVERY_PASSWORD,
         _ => return None,
     };
     Some(Field::optional(texts.recovery_file, option, new_file(home, "recovery-key.txt")))
@@ -189,8 +298,8 @@ fn asked(format: &str, title: &'static str, shared: bool, home: &Path, texts: &T
     let folder = format == FOLDER;
     let (label, name) = match format {
         FOLDER => (texts.new_folder, "private"),
-        _ if format.starts_with("LUKS") => (texts.new_file, "private.luks"),
-        _ => (texts.new_file, "private.hc"),
+        _ if format.starts_with("LUKS") => (texts.where_to, "private.luks"),
+        _ => (texts.where_to, "private.hc"),
     };
     let mut fields = vec![Field::new(label, "", new_file(home, name)), new_password(texts)];
     if !folder {
@@ -200,7 +309,7 @@ fn asked(format: &str, title: &'static str, shared: bool, home: &Path, texts: &T
     }
     let words = ["create", "--format", format].map(OsString::from).to_vec();
     let explanation = if folder { texts.folder_explanation } else { "" };
-    Form { title, explanation, button: texts.create, words, volume: None, fields, warning: None }
+    Form { title, explanation, button: texts.create, words, fields, ..Form::default() }
 }
 
 /// All that the format has.
@@ -225,7 +334,7 @@ fn expert(choices: &Choices, home: &Path, texts: &Texts) -> Form {
         (!folder, texts.quick, "--quick", Input::Check(false)),
     ];
     let further = further.into_iter().filter(|(has, ..)| *has);
-    form.fields.extend(further.map(|(_, label, option, input)| Field::optional(label, option, input)));
+    form.fields.extend(further.map(|(_, label, option, input)| Field::more(label, option, input)));
     form
 }
 
@@ -245,10 +354,10 @@ pub fn hidden(volume: &Path, texts: &Texts) -> Form {
 
 fn calls(form: &Form, home: &Path) -> Result<Vec<Call>, Lacking> {
     let mut call = form.call_with(&|option| option != RECOVERY, home)?;
-    if form.field("--recovery-password-file").is_some() && form.text("--recovery-password-file").is_empty() {
+    if form.field(RECOVERY_PASSWORD).is_some() && form.text(RECOVERY_PASSWORD).is_empty() {
         call = call.with(["--no-recovery-password"]);
     }
-    let volume = crate::form::absolute(form.text(""), home);
+    let volume = absolute(form.text(""), home);
     let opened = |words: &[&str]| {
         let pim = form.text("--pim");
         let pim = if pim.is_empty() { Vec::new() } else { vec!["--pim".to_owned(), pim.to_owned()] };
@@ -265,7 +374,7 @@ fn calls(form: &Form, home: &Path) -> Result<Vec<Call>, Lacking> {
     let mut further = Vec::new();
     let recovery = form.text(RECOVERY);
     if !recovery.is_empty() {
-        let file = crate::form::absolute(recovery, home);
+        let file = absolute(recovery, home);
         // Found out afterwards, it would leave a volume without its key.
         if file.exists() {
             return Err(Lacking::Free(file));

@@ -1,9 +1,11 @@
-//! What the desktop says and does: light or dark, the keyboard's layout, and the window of a folder.
+//! What the desktop says and does: light or dark, its font, the keyboard's layout, and the window of a folder.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
+
+use crate::theme::{FontFile, Fonts};
 
 /// What was asked of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -63,6 +65,23 @@ fn scheme(answer: &str) -> Option<bool> {
     }
 }
 
+/// The font that the desktop has for texts, in two weights.
+pub fn fonts() -> Fonts {
+    Fonts { regular: font("sans-serif"), bold: font("sans-serif:bold") }
+}
+
+fn font(pattern: &str) -> Option<FontFile> {
+    let (path, index) = font_named(&said("fc-match", &["--format", "%{file}\n%{index}", pattern])?)?;
+    Some(FontFile { bytes: Arc::new(std::fs::read(path).ok()?), index })
+}
+
+/// The file, if it is one of outlines, and the font's number in it. The upper half of that names a variant of a variable font.
+fn font_named(answer: &str) -> Option<(String, u32)> {
+    let (path, index) = answer.split_once('\n')?;
+    let outlines = [".ttf", ".otf", ".ttc"].iter().any(|end| path.to_lowercase().ends_with(end));
+    outlines.then_some((path.to_owned(), index.trim().parse::<u32>().ok()? & 0xffff))
+}
+
 fn layout() -> Option<String> {
     let gnome = || first_source(&said("gsettings", &["get", "org.gnome.desktop.input-sources", "mru-sources"])?);
     let x11 = || named(&said("setxkbmap", &["-query"])?, "layout:");
@@ -104,5 +123,7 @@ mod tests {
         assert_eq!(named("rules: evdev\nlayout:     us,de\n", "layout:").as_deref(), Some("us,de"));
         assert_eq!(named("XKBLAYOUT=\"de\"", "XKBLAYOUT=").as_deref(), Some("de"));
         assert_eq!(named("XKBLAYOUT=\"\"", "XKBLAYOUT="), None);
+        assert_eq!(font_named("/f/A.ttf\n131073"), Some(("/f/A.ttf".into(), 1)));
+        assert_eq!((font_named("/f/A.pcf\n0"), font_named("")), (None, None));
     }
 }

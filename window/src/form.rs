@@ -18,6 +18,8 @@ pub struct Field {
     pub more: bool,
     /// Whether it works without an answer.
     pub optional: bool,
+    /// What helps to answer it.
+    pub hint: Option<String>,
 }
 
 /// An answer, or what there is of it.
@@ -40,7 +42,7 @@ pub enum Input {
 }
 
 /// All that is asked for one call.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Form {
     pub title: &'static str,
     pub explanation: &'static str,
@@ -53,6 +55,10 @@ pub struct Form {
     pub fields: Vec<Field>,
     /// What has to be agreed to before it begins.
     pub warning: Option<(&'static str, bool)>,
+    /// What it could not be carried out for, the last time.
+    pub lacking: Option<Lacking>,
+    /// Whether the page has to go there.
+    pub reveal: bool,
 }
 
 /// Why a form cannot be carried out yet.
@@ -69,7 +75,7 @@ pub enum Lacking {
 impl Lacking {
     pub fn sentence(&self, texts: &Texts) -> String {
         match self {
-            Self::Answer(label) => format!("{}: {label}", texts.is_missing),
+            Self::Answer(_) => texts.is_missing.to_owned(),
             Self::Free(path) => format!("{}: {}", texts.is_there, path.display()),
             Self::Repetition => texts.not_the_same.to_owned(),
             Self::Consent => texts.agree_first.to_owned(),
@@ -79,7 +85,7 @@ impl Lacking {
 
 impl Field {
     pub fn new(label: &'static str, option: &'static str, input: Input) -> Self {
-        Self { label, option, input, more: false, optional: false }
+        Self { label, option, input, more: false, optional: false, hint: None }
     }
 
     /// One that works without an answer.
@@ -124,7 +130,7 @@ impl Form {
     /// A form about a volume.
     pub fn about(volume: &Path, words: &[&str], fields: Vec<Field>) -> Self {
         let words = words.iter().map(OsString::from).collect();
-        Self { title: "", explanation: "", button: "", words, volume: Some(volume.to_owned()), fields, warning: None }
+        Self { words, volume: Some(volume.to_owned()), fields, ..Self::default() }
     }
 
     /// The same with what people read.
@@ -158,6 +164,31 @@ impl Form {
     /// Whether this is ticked.
     pub fn ticked(&self, option: &str) -> bool {
         matches!(self.field(option), Some(Field { input: Input::Check(true), .. }))
+    }
+
+    /// Takes what it comes to; what lacks is told at its field from now on.
+    pub fn noted<T>(&mut self, told: Result<T, Lacking>) -> Option<T> {
+        let (taken, lacking) = told.map_or_else(|lacking| (None, Some(lacking)), |taken| (Some(taken), None));
+        (self.reveal, self.lacking) = (lacking.is_some(), lacking);
+        taken
+    }
+
+    /// What is said at this field, as long as it lacks.
+    pub fn complaint(&self, number: usize, texts: &Texts) -> Option<String> {
+        let (lacking, field) = (self.lacking.as_ref()?, self.fields.get(number)?);
+        let here = match (lacking, &field.input) {
+            (Lacking::Answer(label), _) => *label == field.label && field.is_empty(),
+            (Lacking::Repetition, Input::NewSecret(secret, again)) => !secret.same_as(again),
+            (Lacking::Free(path), Input::New(text)) => path.ends_with(text.trim().trim_start_matches("~/")),
+            _ => false,
+        };
+        here.then(|| lacking.sentence(texts))
+    }
+
+    /// What is said at the warning, as long as nobody has agreed to it.
+    pub fn asks_for_consent(&self, texts: &Texts) -> Option<String> {
+        let lacks = self.lacking == Some(Lacking::Consent) && self.warning.is_some_and(|(_, agreed)| !agreed);
+        lacks.then(|| Lacking::Consent.sentence(texts))
     }
 
     /// What is to be started.

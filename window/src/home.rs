@@ -9,11 +9,34 @@ use serde_json::Value;
 
 use crate::form::absolute;
 use crate::texts::Texts;
+use crate::usage::{Usage, Used};
 
 #[derive(Default)]
 pub struct Home {
     pub mounted: Vec<Mounted>,
     pub at_hand: Vec<AtHand>,
+    pub usage: Usage,
+}
+
+/// What a volume is, as its icon shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Container,
+    Disk,
+    Stick,
+    Folder,
+    Network,
+}
+
+impl Kind {
+    /// As far as the name says: a file system that does not answer is not asked.
+    fn of(volume: &str) -> Self {
+        match volume {
+            _ if volume.contains("://") => Self::Network,
+            _ if volume.starts_with("/dev/") => Self::Disk,
+            _ => Self::Container,
+        }
+    }
 }
 
 /// A volume that is open.
@@ -22,11 +45,36 @@ pub struct Mounted {
     pub volume: String,
     /// Where its files are, if it is mounted and not served.
     pub dir: Option<String>,
-    /// Format, cipher, size.
-    pub facts: String,
+    pub kind: Kind,
+    pub format: String,
+    /// The file system in it, if it is one that people know by its name.
+    pub filesystem: Option<String>,
+    pub size: u64,
+    /// What else there is to say: how it is opened, and where it is served.
+    pub remarks: Vec<String>,
+    /// Whether its keys can be forgotten while it stays mounted.
+    pub lockable: bool,
     pub state: State,
     /// What its owner has to know.
     pub trouble: Option<String>,
+}
+
+impl Mounted {
+    /// The last part of its path.
+    pub fn name(&self) -> &str {
+        self.volume.rsplit('/').find(|part| !part.is_empty()).unwrap_or(&self.volume)
+    }
+
+    /// One line: format, file system, how much is used, and where.
+    pub fn facts(&self, used: Option<Used>, texts: &Texts) -> String {
+        let room = match used {
+            Some((used, all)) => texts.used_of.replace("{used}", &size(used)).replace("{all}", &size(all)),
+            None => size(self.size),
+        };
+        let facts = [Some(self.format.clone()), self.filesystem.clone(), Some(room), self.dir.clone()];
+        let facts = facts.into_iter().flatten().chain(self.remarks.iter().cloned());
+        facts.filter(|fact| !fact.is_empty()).collect::<Vec<_>>().join(" · ")
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +95,9 @@ pub struct AtHand {
     /// What it is called.
     pub name: String,
     pub why: Why,
+    pub kind: Kind,
+    /// What else is known of it.
+    pub facts: String,
     /// Where it is to be mounted, and with which options.
     pub dir: Option<PathBuf>,
     pub options: Vec<String>,
@@ -57,7 +108,16 @@ impl AtHand {
     pub fn chosen(path: &Path) -> Self {
         let name =
             path.file_name().map_or_else(|| path.display().to_string(), |name| name.to_string_lossy().into_owned());
-        Self { path: path.to_owned(), name, why: Why::Recent, dir: None, options: Vec::new() }
+        let kind = if path.is_dir() { Kind::Folder } else { Kind::of(&path.to_string_lossy()) };
+        Self {
+            path: path.to_owned(),
+            name,
+            why: Why::Recent,
+            kind,
+            facts: String::new(),
+            dir: None,
+            options: Vec::new(),
+        }
     }
 }
 
@@ -78,7 +138,7 @@ pub fn mounted(list: &Value, texts: &Texts) -> Vec<Mounted> {
         dir: Option<String>,
         uri: Option<String>,
         format: String,
-        cipher: String,
+        filesystem: Option<String>,
         size: u64,
         #[serde(default)]
         read_only: bool,
@@ -86,6 +146,8 @@ pub fn mounted(list: &Value, texts: &Texts) -> Vec<Mounted> {
         failure: Option<String>,
         #[serde(default)]
         locked: bool,
+        #[serde(default)]
+        lockable: bool,
         #[serde(default)]
         damage_prevented: bool,
         #[serde(default)]
@@ -109,13 +171,35 @@ pub fn mounted(list: &Value, texts: &Texts) -> Vec<Mounted> {
             _ if one.damage_prevented => Some(texts.damage_prevented.to_owned()),
             _ => None,
         };
-        let mut facts = vec![one.format, one.cipher, size(one.size)];
-        facts.retain(|fact| !fact.is_empty());
-        facts.extend(one.read_only.then(|| texts.read_only.to_owned()));
-        facts.extend(one.uri);
-        Mounted { volume: one.volume, dir: one.dir, facts: facts.join(", "), state, trouble: one.failure.or(trouble) }
+        let files = one.filesystem.as_deref() == Some("files");
+        Mounted {
+            kind: if files { Kind::Folder } else { Kind::of(&one.volume) },
+            volume: one.volume,
+            dir: one.dir,
+            format: if one.format == "none" { String::new() } else { one.format },
+            filesystem: one.filesystem.as_deref().and_then(file_system),
+            size: one.size,
+            remarks: one.read_only.then(|| texts.read_only.to_owned()).into_iter().chain(one.uri).collect(),
+            lockable: one.lockable,
+            state,
+            trouble: one.failure.or(trouble),
+        }
     };
     all.into_iter().map(each).collect()
+}
+
+/// As people call it; nothing where the volume has none of its own.
+fn file_system(name: &str) -> Option<String> {
+    let known = match name {
+        "none" | "files" => return None,
+        "vfat" | "fat" | "msdos" => "FAT",
+        "exfat" => "exFAT",
+        "ntfs" | "ntfs3" => "NTFS",
+        "xfs" => "XFS",
+        "btrfs" => "Btrfs",
+        other => other,
+    };
+    Some(known.to_owned())
 }
 
 /// The favourites of `claviger attach`.
@@ -133,7 +217,8 @@ pub fn favourites(text: &str, home: &Path) -> Result<Vec<AtHand>, String> {
     let all: BTreeMap<String, Favourite> = toml::from_str(text).map_err(|e| e.message().to_owned())?;
     let each = |(name, Favourite { volume, dir, options })| {
         let (path, dir) = (absolute(&volume, home), Some(absolute(&dir, home)));
-        AtHand { path, name, why: Why::Favourite, dir, options }
+        let kind = Kind::of(&volume);
+        AtHand { path, name, why: Why::Favourite, kind, facts: String::new(), dir, options }
     };
     Ok(all.into_iter().map(each).collect())
 }
@@ -162,13 +247,22 @@ pub fn drives(system: &Path, udev: &Path) -> Vec<AtHand> {
             (Some("crypto_LUKS"), _) => "LUKS",
             (Some("BitLocker"), _) => "BitLocker",
             // No file system and no partitions: noise, as VeraCrypt's volumes are.
-            (None, None) if !known.is_empty() => "?",
+            (None, None) if !known.is_empty() => "",
             _ => continue,
         };
-        let label = says("ID_FS_LABEL").or(says("ID_MODEL")).map(|label| format!("{label}, ")).unwrap_or_default();
-        let name_told = format!("{label}{what}, {} ({name})", size(sectors * 512));
+        let label = says("ID_FS_LABEL").or(says("ID_MODEL")).unwrap_or(&name).to_owned();
+        let facts = [what.to_owned(), size(sectors * 512)].into_iter().filter(|fact| !fact.is_empty());
+        let facts = facts.collect::<Vec<_>>().join(" · ");
         let path = Path::new("/dev").join(&name);
-        found.push(AtHand { path, name: name_told, why: Why::Drive, dir: None, options: Vec::new() });
+        found.push(AtHand {
+            path,
+            name: label,
+            why: Why::Drive,
+            kind: Kind::Stick,
+            facts,
+            dir: None,
+            options: Vec::new(),
+        });
     }
     found.sort_by(|a, b| a.path.cmp(&b.path));
     found

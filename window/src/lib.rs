@@ -11,11 +11,16 @@ pub mod draw;
 pub mod form;
 pub mod header;
 pub mod home;
+pub mod icons;
 pub mod measure;
 pub mod open;
+pub mod parts;
 pub mod program;
 pub mod secret_field;
 pub mod steps;
 pub mod texts;
+pub mod theme;
+pub mod usage;
+pub mod words;
 
 pub use app::App;

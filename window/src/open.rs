@@ -140,6 +140,8 @@ pub struct Open {
     /// Whether it was the password.
     pub wrong: bool,
     pub explained: Option<Explained>,
+    /// Whether the page has to go there.
+    pub reveal: bool,
 }
 
 /// Why it does not open.
@@ -187,7 +189,7 @@ impl Open {
         let form = Form::about(&volume.at.path, &["mount"], fields).said(texts.open_title, "", texts.mount);
         let rest = options.iter().filter(|option| !ASKED.contains(&option.as_str()));
         let form = Form { words: form.words.into_iter().chain(rest.map(Into::into)).collect(), ..form };
-        Self { volume, form, unlocks: false, trouble: None, wrong: false, explained: None }
+        Self { volume, form, unlocks: false, trouble: None, wrong: false, explained: None, reveal: false }
     }
 
     /// The same for a volume that is locked.
@@ -201,7 +203,7 @@ impl Open {
         let verdict =
             Verdict { sentence: texts.is_locked.to_owned(), format: Some(String::new()), ..Verdict::default() };
         let volume = Volume { at: AtHand::chosen(path), verdict, header: None, conversion: None };
-        Self { volume, form, unlocks: true, trouble: None, wrong: false, explained: None }
+        Self { volume, form, unlocks: true, trouble: None, wrong: false, explained: None, reveal: false }
     }
 
     /// Mounts it, or unlocks it.

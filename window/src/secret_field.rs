@@ -2,9 +2,11 @@
 //! the toolkit's own fields keep strings, their history, and tell screen readers their value.
 
 use claviger_crypto::Secret;
-use eframe::egui::{self, Event, Key, Response, Role, Sense, Ui, WidgetInfo};
+use eframe::egui::{self, Button, Event, Key, Response, RichText, Role, Sense, Ui, WidgetInfo};
 
+use crate::icons::Icon;
 use crate::texts::Texts;
+use crate::theme::{self, FIELD_HEIGHT, LINE, Palette};
 
 /// The longest password, in bytes: as the program takes it from a terminal.
 const MOST: usize = 1024;
@@ -88,21 +90,30 @@ impl SecretField {
 
     /// Draws it with its name, what shows it, and what is worth saying of it. Whether Enter was pressed in it.
     pub fn draw(&mut self, ui: &mut Ui, label: &str, texts: &Texts) -> bool {
-        let name = ui.label(label);
+        let name = ui.label(RichText::new(label).font(theme::small_bold()));
         let mut enter = false;
         ui.horizontal_wrapped(|ui| {
-            let field = self.field(ui, label).labelled_by(name.id);
+            let field = self.field(ui, label, texts).labelled_by(name.id);
             enter = field.has_focus() && ui.input(|input| input.key_pressed(Key::Enter));
-            ui.checkbox(&mut self.shown, texts.show);
+            let button = Button::new(texts.show).selected(self.shown).min_size(egui::vec2(0.0, FIELD_HEIGHT));
+            let button = ui.add(button);
+            crate::parts::about(&button, label);
+            self.shown ^= button.clicked();
         });
         if self.all_capitals() {
-            ui.colored_label(ui.visuals().warn_fg_color, texts.capitals);
+            let palette = Palette::of(ui);
+            ui.horizontal(|ui| {
+                Icon::Warning.draw(ui, 16.0, palette.warning);
+                ui.colored_label(palette.warning, texts.capitals);
+            });
         }
         enter
     }
 
-    fn field(&mut self, ui: &mut Ui, label: &str) -> Response {
-        let size = egui::vec2(ui.available_width().min(320.0), ui.spacing().interact_size.y * 1.2);
+    fn field(&mut self, ui: &mut Ui, label: &str, texts: &Texts) -> Response {
+        let button = crate::parts::button_width(ui, texts.show, false) + ui.spacing().item_spacing.x;
+        let width = (ui.available_width().min(LINE) - button).max(120.0).min(ui.available_width());
+        let size = egui::vec2(width, FIELD_HEIGHT);
         let (rect, response) = ui.allocate_exact_size(size, Sense::click());
         if response.clicked() || std::mem::take(&mut self.focus) {
             response.request_focus();
@@ -113,15 +124,15 @@ impl SecretField {
         // Neither what it holds nor how long it is.
         response.widget_info(|| WidgetInfo::labeled(Role::PasswordInput, ui.is_enabled(), label));
         let visuals = ui.style().interact(&response);
-        let stroke = if response.has_focus() { ui.visuals().selection.stroke } else { visuals.bg_stroke };
+        let stroke = visuals.bg_stroke;
         let painter = ui.painter().with_clip_rect(rect);
         painter.rect(rect, visuals.corner_radius, ui.visuals().extreme_bg_color, stroke, egui::StrokeKind::Inside);
-        let (color, left) = (ui.visuals().text_color(), rect.left_center() + egui::vec2(6.0, 0.0));
+        let (color, left) = (ui.visuals().text_color(), rect.left_center() + egui::vec2(10.0, 0.0));
         let end = match (self.shown, std::str::from_utf8(self.bytes())) {
             (true, Ok(text)) => self.letters(&painter, left, text, color),
             _ => {
                 let dots = self.characters() as f32;
-                let step = (rect.width() - 16.0).min(dots * 10.0) / dots.max(1.0);
+                let step = (rect.width() - 24.0).min(dots * 10.0) / dots.max(1.0);
                 for dot in 0..self.characters() {
                     painter.circle_filled(left + egui::vec2(step * (dot as f32 + 0.5), 0.0), 3.0, color);
                 }
@@ -129,7 +140,7 @@ impl SecretField {
             }
         };
         if response.has_focus() {
-            let line = egui::Rangef::new(rect.top() + 4.0, rect.bottom() - 4.0);
+            let line = egui::Rangef::new(rect.top() + 8.0, rect.bottom() - 8.0);
             painter.vline(end.min(rect.right() - 4.0) + 2.0, line, (1.5, color));
         }
         response

@@ -26,32 +26,41 @@ fn of_language(name: &str) -> &'static Texts {
 texts! {
     // Pages and what is everywhere.
     volumes: "Volumes", "Datenträger";
-    create_page: "Create", "Anlegen";
+    create_page: "New volume", "Neu anlegen";
     measure_page: "Measure", "Messen";
     back: "Back", "Zurück";
+    next: "Continue", "Weiter";
+    busy: "Wait until the current task is finished, or cancel it.", "Bitte warten, bis die laufende Aufgabe fertig ist, oder sie abbrechen.";
+    go_back_to_it: "Go back to this task", "Zurück zu dieser Aufgabe";
     cancel: "Cancel", "Abbrechen";
     close: "Close", "Schließen";
     cancelled: "Cancelled.", "Abgebrochen.";
     done: "Done.", "Fertig.";
     failed: "This failed.", "Das ist fehlgeschlagen.";
-    more: "More", "Mehr";
+    more: "More options", "Weitere Optionen";
     left: "{} left", "noch {}";
     seconds: "s", "s";
     minutes: "min", "min";
-    is_missing: "Still needed", "Es fehlt noch";
+    is_missing: "This is required.", "Das wird gebraucht.";
     is_there: "A file with this name already exists", "Eine Datei mit diesem Namen gibt es schon";
     not_the_same: "The new passwords do not match.", "Die neuen Passwörter stimmen nicht überein.";
     agree_first: "Confirm the warning first.", "Bitte zuerst die Warnung bestätigen.";
     understood: "I have read the warning and want to continue", "Ich habe die Warnung gelesen und möchte fortfahren";
     // The first page.
-    mounted: "Open volumes", "Geöffnete Datenträger";
+    mounted: "Open", "Geöffnet";
     nothing_mounted: "No volume is open.", "Kein Datenträger ist geöffnet.";
     at_hand: "Available", "Verfügbar";
     nothing_at_hand: "No favourites and no encrypted removable drives.", "Keine Favoriten und keine verschlüsselten Wechseldatenträger.";
+    open_other: "Open a volume…", "Datenträger öffnen…";
+    open_it: "Open…", "Öffnen…";
+    is_mounted: "mounted", "eingehängt";
+    is_served: "served", "freigegeben";
+    needs_attention: "needs attention", "Achtung";
+    more_actions: "More actions", "Weitere Aktionen";
+    used_of: "{used} of {all} used", "{used} von {all} belegt";
     favourite: "favourite", "Favorit";
     recent: "opened recently", "kürzlich geöffnet";
-    drive: "drive", "Laufwerk";
-    drop_here: "Drop a file, folder or device here, or choose one.", "Datei, Ordner oder Gerät hierher ziehen oder auswählen.";
+    drop_here: "Drop a file, folder or device here to see what it is.", "Datei, Ordner oder Gerät hierher ziehen, um zu sehen, was es ist.";
     choose: "Choose…", "Auswählen…";
     open_folder: "Open folder", "Ordner öffnen";
     lock: "Lock", "Sperren";
@@ -70,14 +79,15 @@ texts! {
     writes_failed: "Writing failed. Recent changes may be lost.", "Das Schreiben ist fehlgeschlagen. Die letzten Änderungen können verloren sein.";
     damage_prevented: "A write was refused because it would have damaged the hidden volume.", "Ein Schreibzugriff wurde verweigert, weil er das verborgene Volume beschädigt hätte.";
     // A volume that was chosen.
-    open_title: "Open a volume", "Einen Datenträger öffnen";
-    unlock_title: "Unlock a volume", "Einen Datenträger entsperren";
+    open_title: "Open “{}”", "„{}“ öffnen";
+    unlock_title: "Unlock “{}”", "„{}“ entsperren";
     is_locked: "The volume is mounted but locked. Unlock it to use its files.", "Der Datenträger ist eingehängt, aber gesperrt. Zum Benutzen entsperren.";
     is_surely: "Format:", "Format:";
     is_maybe: "Possible format:", "Mögliches Format:";
     no_mark: "This format has no signature. Only the password shows whether this is a volume.", "Dieses Format hat keine Kennung. Nur das Passwort zeigt, ob es ein Datenträger ist.";
     is_folder: "Encrypted folder:", "Verschlüsselter Ordner:";
     is_disk: "This is a partitioned disk. Some of its partitions may be encrypted volumes.", "Das ist eine partitionierte Platte. Einige Partitionen können verschlüsselte Datenträger sein.";
+    partitions: "Partitions", "Partitionen";
     is_plain_folder: "This is not an encrypted folder.", "Das ist kein verschlüsselter Ordner.";
     is_noise: "The data look random. This may be an encrypted volume.", "Die Daten sehen zufällig aus. Das kann ein verschlüsselter Datenträger sein.";
     is_nothing: "This is not an encrypted volume.", "Das ist kein verschlüsselter Datenträger.";
@@ -87,7 +97,7 @@ texts! {
     mount: "Mount", "Einhängen";
     mounting: "Trying the password", "Das Passwort wird geprüft";
     password: "Password", "Passwort";
-    show: "show", "zeigen";
+    show: "Show", "Zeigen";
     layout: "Keyboard layout:", "Tastaturbelegung:";
     capitals: "All capitals. Is Caps Lock on?", "Nur Großbuchstaben. Ist die Feststelltaste an?";
     partition: "Partition", "Partition";
@@ -106,39 +116,54 @@ texts! {
     findings: "Findings", "Befunde";
     change_it: "Change…", "Ändern…";
     // Creating.
-    create_title: "Create a volume", "Einen Datenträger anlegen";
-    expert_title: "All options", "Alle Optionen";
-    guide: "Guided", "Geführt";
-    experts: "Expert", "Für Fachleute";
+    create_title: "New volume", "Neuer Datenträger";
+    expert_title: "All options of a format on one page", "Alle Optionen eines Formats auf einer Seite";
+    guide: "Step by step", "Schritt für Schritt";
+    experts: "All options…", "Alle Optionen…";
+    step_purpose: "Purpose", "Zweck";
+    step_place: "Place and size", "Ort und Größe";
+    step_password: "Password", "Passwort";
+    step_review: "Review", "Überblick";
     what_for: "What is it for?", "Wofür ist er?";
-    few_files: "a few important files", "ein paar wichtige Dateien";
-    external: "a portable disk or USB stick", "eine Platte oder ein Stick zum Mitnehmen";
-    laptop: "a laptop", "ein Laptop";
-    desktop: "a desktop computer", "ein Rechner auf dem Schreibtisch";
-    shared_with: "Must also open on", "Soll sich auch öffnen lassen unter";
+    few_files: "A few important files", "Ein paar wichtige Dateien";
+    few_files_more: "One file that you can copy and back up anywhere", "Eine Datei, die sich überallhin kopieren und sichern lässt";
+    external: "A USB stick or external disk", "Ein USB-Stick oder eine externe Platte";
+    external_more: "A file on it, or the whole drive", "Eine Datei darauf oder das ganze Laufwerk";
+    laptop: "Private files on a laptop", "Private Dateien auf einem Laptop";
+    laptop_more: "A computer that travels and may be lost", "Ein Rechner, der unterwegs ist und verloren gehen kann";
+    desktop: "Private files on a desktop computer", "Private Dateien auf einem Desktop-Rechner";
+    desktop_more: "A computer that stays where it is", "Ein Rechner, der an seinem Platz bleibt";
+    shared_with: "It must also open on", "Soll sich auch öffnen lassen unter";
     against: "What should it protect against?", "Wovor soll er schützen?";
-    theft: "loss or theft", "Verlust oder Diebstahl";
-    repair: "a repair shop that reads it", "eine Werkstatt, die mitliest";
-    coercion: "being forced to reveal a password", "Zwang, ein Passwort zu verraten";
-    evil_maid: "someone who changes it secretly", "jemand, der ihn heimlich verändert";
-    cloud: "a cloud provider who sees every version", "ein Cloud-Anbieter, der jede Version sieht";
-    what_fits: "Recommend", "Empfehlen";
+    theft: "Loss or theft", "Verlust oder Diebstahl";
+    repair: "A repair shop that reads it", "Eine Werkstatt, die mitliest";
+    coercion: "Being forced to reveal a password", "Zwang, ein Passwort zu verraten";
+    evil_maid: "Someone who changes it secretly", "Jemand, der ihn heimlich verändert";
+    cloud: "A cloud provider who sees every version", "Ein Cloud-Anbieter, der jede Version sieht";
     choosing: "Measuring this machine to choose a format", "Dieser Rechner wird gemessen, um ein Format zu wählen";
-    recommended: "Recommendation", "Empfehlung";
+    recommended: "Suggested", "Vorschlag";
+    reasons: "Why this format?", "Warum dieses Format?";
     nothing_fits: "No format meets all requirements. The closest one:", "Kein Format erfüllt alle Anforderungen. Am nächsten kommt:";
     speaks_against: "Drawbacks", "Nachteile";
-    folder_instead: "Create an encrypted folder instead, which grows with its files", "Stattdessen einen verschlüsselten Ordner anlegen, der mit seinen Dateien wächst";
+    folder_instead: "A folder that is synchronised", "Ein Ordner, der synchronisiert wird";
+    folder_more: "Each file is encrypted separately, and the folder grows with its files", "Jede Datei wird einzeln verschlüsselt, und der Ordner wächst mit seinen Dateien";
     folder_explanation: "eCryptfs encrypts each file separately, so you can copy files one by one. Others can see their number, sizes and dates, and can change them unnoticed.", "eCryptfs verschlüsselt jede Datei einzeln, so lassen sich Dateien einzeln kopieren. Andere sehen ihre Anzahl, Größe und Daten und können sie unbemerkt verändern.";
     new_file: "New file", "Neue Datei";
+    where_to: "File or device", "Datei oder Gerät";
     new_folder: "New folder", "Neuer Ordner";
-    size: "Size (100M, 10G)", "Größe (100M, 10G)";
+    size: "Size, such as 100M or 10G", "Größe, etwa 100M oder 10G";
+    free_there: "{} free there", "Dort sind {} frei";
     new_password: "New password", "Neues Passwort";
     again: "Repeat the password", "Passwort wiederholen";
-    recovery_file: "New file for the recovery key, to print", "Neue Datei für den Wiederherstellungsschlüssel, zum Ausdrucken";
+    is_set: "set", "festgelegt";
+    recovery_file: "File for the recovery key, to print (optional)", "Datei für den Wiederherstellungsschlüssel, zum Ausdrucken (freiwillig)";
     file_system: "File system", "Dateisystem";
     create: "Create volume", "Datenträger anlegen";
+    review_title: "This will be created", "Das wird angelegt";
+    review_explanation: "Nothing is written before you press the button.", "Bis zum Druck auf den Knopf wird nichts geschrieben.";
     creating: "Creating", "Wird angelegt";
     created: "Volume created.", "Datenträger angelegt.";
+    created_next: "To put files in it, open it in the list below.", "Um Dateien hineinzulegen, ihn unten in der Liste öffnen.";
     print_recovery: "Print the recovery key, keep it away from the volume, and delete the file.", "Den Wiederherstellungsschlüssel drucken, getrennt vom Datenträger aufbewahren und die Datei löschen.";
     usual: "default", "Standard";
     format: "Format", "Format";
@@ -153,6 +178,7 @@ texts! {
     change_title: "Change a volume", "Einen Datenträger ändern";
     keyslots: "Keyslots", "Schlüsselfächer";
     keyslot: "Keyslot", "Schlüsselfach";
+    what_to_change: "What do you want to change?", "Was soll geändert werden?";
     kind: "Kind", "Art";
     derivation: "Key derivation", "Schlüsselableitung";
     iterations: "iterations", "Iterationen";
@@ -192,16 +218,20 @@ texts! {
     hidden_explanation: "It uses the free space behind this volume's files. Without its password nobody can tell that it exists. Without a size it becomes as large as is safe.", "Es nutzt den freien Platz hinter den Dateien. Ohne sein Passwort kann niemand sagen, dass es existiert. Ohne Größe wird es so groß, wie es sicher ist.";
     hidden_warning: "This overwrites the free space, including any hidden volume in it.", "Das überschreibt den freien Platz und ein verborgenes Volume darin.";
     outer_password: "Password of this volume", "Passwort dieses Datenträgers";
+    measure_title: "Measure", "Messen";
     // Measuring.
     measure_explanation: "How fast the ciphers run in this machine's memory: the mean of encryption and decryption.", "Wie schnell die Chiffren im Speicher dieses Rechners laufen: Mittel aus Ver- und Entschlüsseln.";
+    ciphers: "Ciphers", "Chiffren";
+    not_measured: "Not measured yet. This takes about ten seconds.", "Noch nicht gemessen. Das dauert etwa zehn Sekunden.";
     buffer: "Buffer", "Puffer";
     aes_instructions: "With AES instructions", "Mit AES-Befehlen";
-    measure: "Start", "Starten";
+    measure: "Measure ciphers", "Chiffren messen";
+    measure_again: "Measure again", "Noch einmal messen";
     measuring: "Measuring", "Wird gemessen";
     encryption: "encryption", "Verschlüsseln";
     decryption: "decryption", "Entschlüsseln";
-    lab_title: "The lab", "Das Labor";
-    lab_explanation: "It works on volumes with and without encryption, and shows what encryption costs. This takes five to ten minutes. You can interrupt it.", "Es arbeitet auf Datenträgern mit und ohne Verschlüsselung und zeigt, was sie kostet. Das dauert fünf bis zehn Minuten und lässt sich unterbrechen.";
+    lab_title: "What encryption costs your programs", "Was Verschlüsselung Ihre Programme kostet";
+    lab_explanation: "The lab works on volumes with and without encryption. This takes five to ten minutes. You can interrupt it.", "Das Labor arbeitet auf Datenträgern mit und ohne Verschlüsselung. Das dauert fünf bis zehn Minuten und lässt sich unterbrechen.";
     preset: "What to measure", "Was gemessen wird";
     preset_sweep: "reads and writes by block size", "Lesen und Schreiben nach Blockgröße";
     preset_files: "encrypted folders", "verschlüsselte Ordner";
@@ -217,12 +247,51 @@ texts! {
     open_report: "Open the report", "Bericht öffnen";
     // Choosing a file.
     choose_title: "Choose a file, folder or device", "Datei, Ordner oder Gerät auswählen";
+    choose_explanation: "Click a folder to enter it, or a file to choose it.", "Ein Klick auf einen Ordner öffnet ihn, auf eine Datei wählt sie aus.";
+    empty_folder: "Nothing to choose in this folder.", "In diesem Ordner gibt es nichts auszuwählen.";
+    nothing_there: "Nothing exists at this path.", "Unter diesem Pfad gibt es nichts.";
     path: "Path", "Pfad";
-    this_folder: "This folder", "Dieser Ordner";
     up: "Up", "Nach oben";
     devices: "Devices", "Geräte";
     home_folder: "Home", "Persönlicher Ordner";
     take: "Choose", "Auswählen";
+    // The program itself.
+    help: "claviger-window: a window over claviger, for encrypted volumes
+
+Usage: claviger-window [VOLUME]
+
+Opens the window. With a file, folder or device, it shows what it is and how to open it.
+
+Options:
+  -h, --help     Print this help
+  -V, --version  Print the version
+
+Examples:
+  claviger-window
+  claviger-window ~/diary.hc
+
+Language: English or German, by LANG. Without a screen, use: claviger --help",
+        "claviger-window: ein Fenster für claviger und verschlüsselte Datenträger
+
+Aufruf: claviger-window [DATENTRÄGER]
+
+Öffnet das Fenster. Zu einer Datei, einem Ordner oder Gerät zeigt es, was es ist und wie es sich öffnen lässt.
+
+Optionen:
+  -h, --help     Diese Hilfe ausgeben
+  -V, --version  Die Version ausgeben
+
+Beispiele:
+  claviger-window
+  claviger-window ~/tagebuch.hc
+
+Sprache: Deutsch oder Englisch, nach LANG. Ohne Bildschirm hilft: claviger --help";
+    unknown_option: "unknown option {}", "unbekannte Option {}";
+    one_path: "only one volume can be given", "es kann nur ein Datenträger angegeben werden";
+    try_help: "Try: claviger-window --help", "Hilfe: claviger-window --help";
+    no_window: "the window cannot be opened", "das Fenster lässt sich nicht öffnen";
+    no_screen: "neither WAYLAND_DISPLAY nor DISPLAY is set", "weder WAYLAND_DISPLAY noch DISPLAY ist gesetzt";
+    without_window: "Without a screen, use: claviger --help", "Ohne Bildschirm hilft: claviger --help";
 }
 
 #[cfg(test)]

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use claviger_window::app::{App, Places};
 use claviger_window::program::Programs;
-use claviger_window::texts::ENGLISH;
-use eframe::egui::{Key, Modifiers, accesskit::Role, vec2};
+use claviger_window::texts::{ENGLISH, Texts};
+use eframe::egui::{Key, Modifiers, Vec2, accesskit::Role, vec2};
 use egui_kittest::Harness;
 use egui_kittest::kittest::{NodeT, Queryable};
 
@@ -58,6 +58,11 @@ pub struct Window {
 impl Window {
     /// The window, with a home and mounts of its own. Nothing without the program.
     pub fn new() -> Option<Self> {
+        Self::with(&ENGLISH)
+    }
+
+    /// The same in this language.
+    pub fn with(texts: &'static Texts) -> Option<Self> {
         let claviger = claviger()?;
         let folder = tempfile::tempdir().expect("a folder");
         let path = |name: &str| folder.path().join(name);
@@ -69,10 +74,19 @@ impl Window {
         programs.environment.push(("CLAVIGER_RUNTIME_DIR", path("runtime").into()));
         let (home, favourites) = (path("home"), path("favourites.toml"));
         let places = Places { home, favourites, system: path("sys"), udev: path("udev") };
-        let app = App::new(programs, &ENGLISH, places);
+        let app = App::new(programs, texts, places);
         let harness =
             Harness::builder().with_size(vec2(720.0, 1600.0)).build_ui_state(|ui, app: &mut App| app.draw(ui), app);
         Some(Self { harness, folder, claviger })
+    }
+
+    /// Makes it as large as this, at this scale.
+    pub fn resize(&mut self, scale: f32, size: Vec2) {
+        self.harness.set_pixels_per_point(scale);
+        // Otherwise the toolkit keeps the size that it had in pixels.
+        self.harness.step();
+        self.harness.set_size(size);
+        self.harness.step();
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
@@ -159,6 +173,17 @@ impl Window {
         self.harness.query_all_by(is).next().expect("it was there").click_accesskit();
         self.harness.step();
         self.harness.step();
+    }
+
+    /// The same of several buttons of that name: the one that is about this.
+    #[track_caller]
+    pub fn click_on(&mut self, name: &str, what: &str) {
+        let is = |node: &egui_kittest::kittest::AccessKitNode<'_>| {
+            node.label().as_deref() == Some(name) && node.description().is_some_and(|it| it.contains(what))
+        };
+        self.until(&format!("{name} of {what}"), |harness| harness.query_all_by(is).next().is_some());
+        self.harness.query_all_by(is).next().expect("it was there").click_accesskit();
+        self.harness.run_steps(2);
     }
 
     /// Types into the `number`th field of this name, one key after the other, instead of what is there.

@@ -52,6 +52,7 @@ fn a_volume_is_mounted_locked_unlocked_and_unmounted() {
     window.sees(T.open_folder);
     let dir = window.mounted_at();
     fs::write(dir.join("letter"), "dear").expect("a file");
+    window.click(T.more_actions);
     window.click(T.lock);
     window.sees(T.locked);
     window.click(T.unlock);
@@ -63,7 +64,7 @@ fn a_volume_is_mounted_locked_unlocked_and_unmounted() {
     window.click(T.unmount);
     window.sees(T.nothing_mounted);
     window.until("the folder is gone", |_| !dir.exists());
-    window.sees("v.luks (opened recently)");
+    window.sees(T.recent);
 }
 
 /// A wrong password is explained, with progress, and that can be cancelled.
@@ -98,15 +99,20 @@ fn a_volume_is_made_by_the_guide() {
     let Some(mut window) = Window::new() else { return };
     window.click(T.create_page);
     window.click(T.external);
-    window.click(T.what_fits);
+    window.click(T.next);
     window.sees(T.recommended);
-    window.types(T.new_file, 0, "made.vol");
+    window.sees("free there");
+    window.types(T.where_to, 0, "made.vol");
     window.types(T.size, 0, "40M");
+    window.click(T.next);
     window.types(T.new_password, 0, PASSWORD);
     window.types(T.again, 0, "something else");
-    window.click(T.create);
+    window.click(T.next);
     window.sees(T.not_the_same);
     window.types(T.again, 0, PASSWORD);
+    window.click(T.next);
+    window.sees(T.review_title);
+    window.sees("made.vol");
     window.click(T.create);
     window.sees(T.creating);
     window.sees(T.created);
@@ -124,9 +130,13 @@ fn experts_choose_format_and_cipher() {
     let Some(mut window) = Window::new() else { return };
     window.click(T.create_page);
     window.click(T.experts);
+    // It begins with a format of today.
+    let Page::Create(page) = &window.harness.state().page else { panic!("another page") };
+    assert_eq!(page.expert.map(|at| page.all[at].format.as_str()), Some("LUKS2"));
     window.click("TrueCrypt");
-    window.types(T.new_file, 0, "old.tc");
+    window.types(T.where_to, 0, "old.tc");
     window.types(T.size, 0, "1M");
+    window.click(T.more);
     window.click(T.cipher);
     window.click("Serpent");
     window.click(T.file_system);
@@ -268,7 +278,7 @@ fn a_partition_is_opened_and_changed() {
     window.click(T.mount);
     window.sees(T.open_folder);
     window.click(T.unmount);
-    window.click("disk.img, Partition 1 (opened recently)");
+    window.click_on(T.open_it, "disk.img, Partition 1");
     window.sees("LUKS2.");
 }
 
@@ -302,13 +312,16 @@ fn a_folder_is_made_and_opened() {
     let Some(mut window) = Window::new() else { return };
     window.click(T.create_page);
     window.click(T.folder_instead);
+    window.click(T.next);
     window.sees(T.folder_explanation);
     window.types(T.new_folder, 0, "letters");
+    window.click(T.next);
     window.types(T.new_password, 0, PASSWORD);
     window.types(T.again, 0, PASSWORD);
+    window.click(T.next);
     window.click(T.create);
     window.sees(T.created);
-    window.click("letters (opened recently)");
+    window.click_on(T.open_it, "letters");
     window.sees("eCryptfs.");
     window.types(T.password, 0, PASSWORD);
     window.click(T.mount);
@@ -337,7 +350,7 @@ fn the_benchmark_shows_bars_while_it_runs() {
     let Page::Measure(page) = &window.harness.state().page else { panic!("another page") };
     assert!(page.at.is_none() && page.rows.len() < 8);
     // The program knows all of them.
-    window.click(T.measure);
+    window.click(T.measure_again);
     window.until(
         "all bars",
         |harness| matches!(&harness.state().page, Page::Measure(page) if page.at.is_none() && page.rows.len() == 8),
@@ -410,7 +423,7 @@ fn favourites_are_at_hand() {
     window.empty_volume("home/d.tc", "LUKS2", "20M");
     fs::write(window.path("favourites.toml"), "[diary]\nvolume = 'd.tc'\ndir = 'diary'\noptions = ['--read-only']")
         .expect("a file");
-    window.click("diary (favourite)");
+    window.click_on(T.open_it, "diary");
     window.until("the page", |harness| matches!(harness.state().page, Page::Open(_)));
     let Page::Open(page) = &window.harness.state().page else { panic!("another page") };
     assert!(page.form.ticked("--read-only") && page.form.text("").ends_with("home/diary"));
@@ -440,7 +453,7 @@ fn a_file_is_chosen_by_keyboard() {
         panic!("the keyboard does not reach {name}: {:?}", window.labels());
     };
     window.sees(T.nothing_mounted);
-    reach(&mut window, T.choose);
+    reach(&mut window, T.open_other);
     reach(&mut window, "letter.txt");
     window.sees(T.is_nothing);
     reach(&mut window, T.back);
@@ -451,8 +464,7 @@ fn a_file_is_chosen_by_keyboard() {
 #[test]
 fn pages_fit_a_narrow_window_at_200_percent() {
     let Some(mut window) = Window::new() else { return };
-    window.harness.set_pixels_per_point(2.0);
-    window.harness.set_size(vec2(360.0, 400.0));
+    window.resize(2.0, vec2(360.0, 400.0));
     let fits = |window: &Window| {
         let all = window.harness.root().children_recursive();
         for node in all.filter(|node| node.accesskit_node().raw_bounds().is_some()) {
@@ -487,7 +499,7 @@ fn making_a_volume_is_cancelled() {
     window.click(T.create_page);
     window.click(T.experts);
     window.click("TrueCrypt");
-    window.types(T.new_file, 0, "large.tc");
+    window.types(T.where_to, 0, "large.tc");
     window.types(T.size, 0, "3G");
     window.types(T.new_password, 0, PASSWORD);
     window.types(T.again, 0, PASSWORD);

@@ -80,6 +80,75 @@ fn experts_choose_everything() {
     assert_eq!(words(&calls), ["create --format VeraCrypt --size 1G --cipher Serpent --pim 5 /private.hc"]);
 }
 
+/// Experts begin with what fits: never with a format that is only there for old volumes.
+#[test]
+fn experts_begin_with_a_format_of_today() {
+    let mut create = Create::new(&json!([
+        {"format": "TrueCrypt", "ciphers": [], "hashes": []},
+        {"format": "VeraCrypt", "ciphers": [], "hashes": []},
+        {"format": "LUKS2", "ciphers": [], "hashes": []}
+    ]));
+    let usual = |create: &Create| create.all[create.usual()].format.clone();
+    assert_eq!(usual(&create), "LUKS2");
+    create.shared[0] = true;
+    assert_eq!(usual(&create), "VeraCrypt");
+    create.choose(create.usual(), Path::new("/"), &ENGLISH);
+    type_into(create.form.as_mut().expect("a form"), "sesame");
+    let calls = words(&create.calls(Path::new("/")).expect("nothing lacks"));
+    assert!(
+        !calls[0].contains("--iterations") && !calls[0].contains("--kdf") && !calls[0].contains("--pim"),
+        "{calls:?}"
+    );
+}
+
+/// Each step goes on when nothing lacks there, and says at the field what does.
+#[test]
+fn steps_ask_for_what_they_need() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let home = folder.path();
+    let mut create = Create::new(&listed());
+    create.take(&json!({"first": {"name": "LUKS2", "title": "L"}, "others": []}), home, &ENGLISH);
+    assert!(create.is_answered());
+    create.step = 1;
+    let number = |create: &Create, option: &str| {
+        create.form.as_ref().and_then(|form| form.fields.iter().position(|field| field.option == option)).expect("it")
+    };
+    let complaint = |create: &Create, option: &str| {
+        create.form.as_ref().expect("a form").complaint(number(create, option), &ENGLISH)
+    };
+    create.look_at_space(home, &ENGLISH);
+    let size = number(&create, "--size");
+    assert!(
+        create.form.as_ref().expect("a form").fields[size]
+            .hint
+            .as_ref()
+            .is_some_and(|hint| hint.ends_with("free there"))
+    );
+    // A file that is there is not overwritten.
+    let taken = home.join("taken.luks");
+    std::fs::write(&taken, "").expect("a file");
+    create.form.as_mut().and_then(|form| form.field_mut("")).expect("it").input = Input::New("taken.luks".into());
+    create.go_on(home);
+    assert_eq!(create.step, 1);
+    assert!(complaint(&create, "").is_some_and(|text| text.contains("taken.luks")));
+    create.form.as_mut().and_then(|form| form.field_mut("")).expect("it").input = Input::New("new.luks".into());
+    assert_eq!(complaint(&create, ""), None, "it was mended");
+    create.go_on(home);
+    assert_eq!(create.step, 2);
+    create.go_on(home);
+    assert_eq!((create.step, complaint(&create, "--password-fd").as_deref()), (2, Some(ENGLISH.is_missing)));
+    type_into(create.form.as_mut().expect("a form"), "sesame");
+    create.go_on(home);
+    assert_eq!(create.step, 3);
+    let review = create.review(&ENGLISH);
+    let told = |name: &str| review.iter().find(|(named, _)| named == name).map(|(_, value)| value.as_str());
+    assert_eq!((told(ENGLISH.format), told(ENGLISH.where_to)), (Some("LUKS2"), Some("new.luks")));
+    assert_eq!((told(ENGLISH.new_password), told(ENGLISH.file_system)), (Some(ENGLISH.is_set), Some("ext4")));
+    // Another answer asks anew.
+    create.shared[0] = true;
+    assert!(!create.is_answered());
+}
+
 #[test]
 fn a_folder_has_neither_size_nor_file_system() {
     let mut create = Create::new(&listed());

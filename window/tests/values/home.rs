@@ -5,13 +5,19 @@ use serde_json::json;
 #[test]
 fn what_is_listed_is_shown_with_its_state() {
     let one = |state: &str, more: Value| {
-        let mut one =
-            json!({"volume": "/v", "dir": "/d", "format": "LUKS2", "cipher": "AES", "size": 1536, "state": state});
+        let mut one = json!({"volume": "/v/it.luks", "dir": "/d", "filesystem": "exfat", "format": "LUKS2", "size": 1536, "state": state});
         one.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
         mounted(&json!({ "volumes": [one] }), &ENGLISH).remove(0)
     };
     let open = one("alive", json!({ "read_only": true }));
-    assert_eq!((open.state, &*open.facts, open.trouble), (State::Open, "LUKS2, AES, 1.5 KiB, read-only", None));
+    assert_eq!(open.facts(None, &ENGLISH), "LUKS2 · exFAT · 1.5 KiB · /d · read-only");
+    assert_eq!(open.facts(Some((512, 1536)), &ENGLISH), "LUKS2 · exFAT · 512 bytes of 1.5 KiB used · /d · read-only");
+    assert_eq!((open.state, open.name(), open.kind, open.lockable), (State::Open, "it.luks", Kind::Container, false));
+    assert_eq!(open.trouble, None);
+    assert!(one("alive", json!({ "lockable": true })).lockable);
+    let served = one("alive", json!({ "volume": "nbd://h/v", "dir": null, "filesystem": "none", "uri": "nbd://l" }));
+    assert_eq!((served.kind, &*served.facts(None, &ENGLISH)), (Kind::Network, "LUKS2 · 1.5 KiB · nbd://l"));
+    assert_eq!(one("alive", json!({ "filesystem": "files" })).kind, Kind::Folder);
     assert_eq!(one("alive", json!({ "locked": true })).state, State::Locked);
     assert_eq!(one("silent", json!({})).trouble.as_deref(), Some(ENGLISH.server_silent));
     assert_eq!(one("dead", json!({ "failure": "disk gone" })).trouble.as_deref(), Some("disk gone"));
@@ -55,8 +61,9 @@ fn removable_drives_with_something_encrypted() {
         }
         fs::write(udev.join("data").join(format!("b{number}")), says).expect("a file");
     }
-    let names: Vec<_> = drives(&system, &udev).into_iter().map(|drive| drive.name).collect();
-    assert_eq!(names, ["photos, LUKS, 1 MiB (sdb)", "Stick, ?, 1 MiB (sdd)"]);
+    let found = drives(&system, &udev);
+    let told: Vec<_> = found.iter().map(|drive| (&*drive.name, &*drive.facts, drive.kind)).collect();
+    assert_eq!(told, [("photos", "LUKS · 1 MiB", Kind::Stick), ("Stick", "1 MiB", Kind::Stick)]);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 
+use claviger_serve::key_process::locking;
 use claviger_serve::sessions::{Runtime, Session, SessionRecord, Status, escape};
 use serde::Serialize;
 
@@ -33,6 +34,8 @@ struct One {
     record: SessionRecord,
     /// `alive`, `silent` (the server does not answer) or `dead` (it was killed without cleaning up).
     state: &'static str,
+    /// Whether `claviger lock` works: the keys are in a process of their own.
+    lockable: bool,
     /// The server's status, if it answers.
     #[serde(flatten)]
     status: Option<Status>,
@@ -52,13 +55,14 @@ impl One {
             (true, None) => "silent",
             (true, Some(_)) => "alive",
         };
-        Self { record: session.record, state, status }
+        let lockable = alive && locking::look(&session.folder).is_ok();
+        Self { record: session.record, state, lockable, status }
     }
 }
 
 impl Report for List {
     fn text(&self, out: &mut dyn Write) -> io::Result<()> {
-        for One { record, state, status } in &self.volumes {
+        for One { record, state, status, .. } in &self.volumes {
             writeln!(out, "{}", escape(&record.volume))?;
             let mut line = |name: &str, value: String| writeln!(out, "  {name:<11} {value}");
             if let Some(dir) = &record.dir {

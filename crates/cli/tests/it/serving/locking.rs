@@ -21,6 +21,12 @@ fn locked(volume: &str) -> bool {
     locked[0]
 }
 
+fn lockable(volume: &str) -> bool {
+    let list = run(["list", "--json"]).succeeds().json();
+    let volumes = list["volumes"].as_array().expect("a list").iter();
+    volumes.filter(|v| v["volume"] == volume).any(|v| v["lockable"] == true)
+}
+
 fn unlock(volume: &str, password: &str) -> Done {
     run(["unlock", "--format", "TrueCrypt", "--hash", "SHA-512", "--password-file", password, volume])
 }
@@ -41,6 +47,7 @@ fn what_is_locked_waits_for_its_password() {
         assert!(ended(key_process), "it has gone when that is said");
         run(["lock", &volume]).succeeds();
         assert!(locked(&volume));
+        assert!(lockable(&volume), "it has its keys in a process of their own");
         thread::scope(|scope| {
             let read = scope.spawn(|| qemu_io(&served.uri, "read -P 0x5a 0 1M").expect("as before"));
             let write = scope.spawn(|| qemu_io(&served.uri, "write -P 7 1M 4096").expect("as before"));
@@ -156,6 +163,10 @@ fn what_is_mounted_is_written_before_it_is_locked() {
     let open_dir = place.dir("open");
     place.mount(&volume, &dir, &[ISOLATED]).succeeds();
     place.mount(&open, &open_dir, &[]).succeeds();
+    let list = place.run(["list", "--json"]).succeeds().json();
+    let told = |volume: &str| list["volumes"].as_array().into_iter().flatten().find(|v| v["volume"] == volume).cloned();
+    let lockable = [&volume, &open].map(|volume| told(volume).and_then(|told| told["lockable"].as_bool()));
+    assert_eq!(lockable, [Some(true), Some(false)], "{list}");
     place.run(["lock", &open_dir]).fails(1, &["--isolate-keys"]);
     place.run(["lock", &place.dir("nothing")]).fails(1, &["claviger list"]);
     let bytes: Vec<u8> = (0..3_000_000_u32).map(|i| (i / 11) as u8).collect();

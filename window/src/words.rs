@@ -1,0 +1,54 @@
+//! What the program is called with. It answers as other programs do, and needs no screen for it.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use crate::texts::Texts;
+
+/// The exit codes of `claviger`.
+pub const USAGE: u8 = 1;
+pub const IO: u8 = 6;
+
+/// What is to be done.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Words {
+    /// The window is opened, and looks at this.
+    Open(Option<PathBuf>),
+    /// This is said on standard output.
+    Say(String),
+    /// This is said on standard error, with this exit code.
+    Refuse(String, u8),
+}
+
+/// Understands the words behind the program's name.
+pub fn understood(words: impl IntoIterator<Item = OsString>, texts: &Texts) -> Words {
+    let (mut path, mut options) = (None, true);
+    for word in words {
+        match word.to_str().filter(|_| options) {
+            Some("--help" | "-h") => return Words::Say(texts.help.to_owned()),
+            Some("--version" | "-V") => return Words::Say(format!("claviger-window {}", env!("CARGO_PKG_VERSION"))),
+            Some("--") => options = false,
+            Some(option) if option.starts_with('-') && option != "-" => {
+                return refused(texts.unknown_option.replace("{}", option), USAGE, texts);
+            }
+            _ if path.is_some() => return refused(texts.one_path.to_owned(), USAGE, texts),
+            _ => path = Some(PathBuf::from(word)),
+        }
+    }
+    let Some(path) = path else { return Words::Open(None) };
+    let path = std::path::absolute(&path).unwrap_or(path);
+    match path.symlink_metadata() {
+        Ok(_) => Words::Open(Some(path)),
+        Err(e) => refused(format!("{}: {}", path.display(), plain(&e)), IO, texts),
+    }
+}
+
+fn refused(what: String, code: u8, texts: &Texts) -> Words {
+    Words::Refuse(format!("claviger-window: {what}\n{}", texts.try_help), code)
+}
+
+/// Without the number that the system has for it.
+fn plain(error: &std::io::Error) -> String {
+    let text = error.to_string();
+    text.split(" (os error").next().unwrap_or_default().to_owned()
+}
