@@ -248,7 +248,14 @@ fn other_machines_are_served_with_tls() {
     let commands = &commands[..commands.iter().position(|l| l.starts_with("claviger")).expect("the server")];
     let (Some(_), Some(nbdcopy)) = (tools::program("openssl"), tools::program("nbdcopy")) else { return };
     let folder = Folder::new();
-    tools::run(Command::new("sh").args(["-ec", &commands.join("\n")]).current_dir(folder.path("")));
+    // Shells differ in how they split variables and expand words. The last one's certificates are used.
+    for (shell, options) in [("zsh", "-fec"), ("bash", "-ec"), ("dash", "-ec"), ("sh", "-ec")] {
+        let Some(program) = tools::program(shell) else { continue };
+        let _ = fs::remove_dir_all(folder.path("pki"));
+        tools::run(Command::new(program).args([options, &commands.join("\n")]).current_dir(folder.path("")));
+        let made = fs::read_dir(folder.path("pki")).expect("a folder").count();
+        assert_eq!(made, 6, "{shell}: a key and a certificate for each of three");
+    }
 
     let (volume, pki, image) = (folder.volume("v.tc", "1M", &[]), folder.str("pki"), folder.str("image"));
     let serve =
