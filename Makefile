@@ -1,4 +1,4 @@
-# The README begins with `make try`, `make deb` and `make test`.
+# The README explains `make try`, `make deb` and `make test`.
 
 PREFIX ?= /usr/local
 DESTDIR ?=

@@ -8,7 +8,7 @@ lintian --fail-on error "$(dirname "$2")"/*.deb
 work=$(mktemp -d)
 # The root's mounts end with their namespace.
 trap 'rm -rf --one-file-system "$work"' EXIT
-debootstrap --variant=minbase --include=fuse3,exfatprogs stable "$work/root" "${MIRROR:-http://deb.debian.org/debian}" >"$work/log" || {
+debootstrap --variant=minbase --include=fuse3,exfatprogs,fuse2fs,ntfs-3g stable "$work/root" "${MIRROR:-http://deb.debian.org/debian}" >"$work/log" || {
     cat "$work/log"
     exit 1
 }
@@ -23,6 +23,7 @@ mount -t devpts devpts /dev/pts
 [ -e /dev/fuse ] || mknod -m 666 /dev/fuse c 10 229
 find / -xdev | sort >/packages/before
 apt-get -q install -y /packages/old.deb
+grep -q 'claviger mount' /usr/share/doc/claviger/guide/open.md
 cd /root
 printf 'a password of many words' >pw
 claviger create --password-file pw --size 20M --filesystem exfat --pim 1 secrets.hc

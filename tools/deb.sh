@@ -66,6 +66,11 @@ install -D -m 644 dist/systemd/claviger-lock@.service "$work/claviger/lib/system
 tools/dependencies.py notices "$work/notices"
 install -D -m 644 "$work/notices" "$work/claviger/usr/share/doc/claviger/NOTICES"
 gzip -9 -n "$work/claviger/usr/share/doc/claviger/NOTICES"
+# The guide, with the pages that it links to, in the folders of this checkout.
+mkdir "$work/claviger/usr/share/doc/claviger/guide"
+cp -r docs/*.md "$work/claviger/usr/share/doc/claviger/"
+cp -r docs/guide/. "$work/claviger/usr/share/doc/claviger/guide/"
+chmod -R u=rwX,go=rX "$work/claviger/usr/share/doc/claviger"
 
 if [ -x "$work/claviger/usr/bin/claviger-window" ]; then
     for part in bin/claviger-window share/applications share/metainfo share/mime share/icons; do
