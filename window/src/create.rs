@@ -108,7 +108,7 @@ pub fn recommendation(told: &Value, all: &[Choices]) -> Option<Recommendation> {
 const FILE_SYSTEMS: [(&str, &str); 4] = [("exfat", "exFAT"), ("fat", "FAT"), ("ext4", "ext4"), ("", "–")];
 const BITLOCKERS: [(&str, &str); 4] = [("exfat", "exFAT"), ("fat", "FAT"), ("ntfs", "NTFS"), ("", "–")];
 
-/// An encrypted folder: no volume, and so in no list.
+/// An encrypted folder.
 pub const FOLDER: &str = "eCryptfs";
 
 /// What `claviger create --list` says.
@@ -118,9 +118,7 @@ pub fn choices(listed: &Value) -> Vec<Choices> {
 
 impl Create {
     pub fn new(listed: &Value) -> Self {
-        let mut all = choices(listed);
-        let ciphers = ["aes", "blowfish", "des3_ede", "twofish", "cast6", "cast5"].map(str::to_owned).to_vec();
-        all.push(Choices { format: FOLDER.into(), ciphers, hashes: Vec::new() });
+        let all = choices(listed);
         let (recommended, expert, form, trouble) = (None, None, None, None);
         let (answered, space_of) = (None, None);
         Self {

@@ -88,7 +88,7 @@ impl Measure {
 
     /// Takes a figure. What is to be measured next.
     pub fn finished(&mut self, done: &Done) -> Option<Call> {
-        match serde_json::from_value::<Vec<Row>>(done.out.clone()) {
+        match serde_json::from_value::<Vec<Row>>(done.out["ciphers"].clone()) {
             Ok(rows) => self.rows.extend(rows),
             Err(_) => {
                 self.trouble.clone_from(&done.error);

@@ -124,13 +124,16 @@ impl Done {
         #[derive(Deserialize)]
         struct Failure {
             message: String,
+            hint: Option<String>,
         }
         let code = status.code().unwrap_or(CANCELLED);
         let mut done = Self { code, out: serde_json::from_slice(out).unwrap_or(Value::Null), ..Self::default() };
         for line in err.lines().filter(|line| !line.trim().is_empty()) {
             let line = line.trim_start_matches("claviger: ").trim_start_matches("warning: ");
             match serde_json::from_str::<ErrorLine>(line) {
-                Ok(told) => done.error = Some(told.error.message),
+                Ok(ErrorLine { error: Failure { message, hint } }) => {
+                    done.error = Some([Some(message), hint].into_iter().flatten().collect::<Vec<_>>().join("\n"));
+                }
                 Err(_) => done.warnings.push(line.to_owned()),
             }
         }
@@ -315,11 +318,11 @@ mod tests {
 
     #[test]
     fn an_error_is_told_by_its_message() {
-        let err = "claviger: warning: slow\n{\"error\":{\"kind\":\"wrong-credential\",\"message\":\"v: no\",\"exit_code\":2}}\n";
+        let err = "claviger: warning: slow\n{\"error\":{\"kind\":\"wrong-credential\",\"message\":\"v: no\",\"hint\":\"Try w.\",\"exit_code\":2}}\n";
         let done = Done::of(ExitStatus::from_raw(2 << 8), b"", err);
         assert_eq!(
             (done.code, done.error.as_deref(), &done.warnings[..]),
-            (2, Some("v: no"), &["slow".to_owned()][..])
+            (2, Some("v: no\nTry w."), &["slow".to_owned()][..])
         );
         // A program that knows no JSON.
         let done = Done::of(ExitStatus::from_raw(1 << 8), b"", "mkfs: no room\n");

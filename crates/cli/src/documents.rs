@@ -32,6 +32,21 @@ fn examples_of_the_help_parse() {
     assert!(walk(&Cli::command()) > 70);
 }
 
+/// The page about JSON has a part for each verb that prints it, and names the others.
+#[test]
+fn the_page_about_json_names_every_verb() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guide/json.md");
+    let page = fs::read_to_string(page).expect("a page");
+    fn prints(verb: &Command) -> bool {
+        verb.get_arguments().any(|arg| arg.get_long() == Some("json")) || verb.get_subcommands().any(prints)
+    }
+    for verb in Cli::command().get_subcommands() {
+        let name = verb.get_name();
+        let told = if prints(verb) { format!("\n## {name}\n") } else { format!("`{name}`") };
+        assert!(page.contains(&told), "{told:?}");
+    }
+}
+
 /// Whether the line runs the program. Fails if the program does not accept the line.
 #[track_caller]
 fn parses(line: &str, place: &str) -> bool {

@@ -28,7 +28,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// The form of errors, for `--help` and the man pages.
 pub const JSON_ERRORS: &str = "Errors go to standard error as text; with --json as one line with one object, \
-     {\"error\": {\"kind\", \"message\", \"exit_code\"}}.";
+     {\"json_version\", \"error\": {\"kind\", \"message\", \"hint\", \"exit_code\"}}.";
 
 /// One key ring for every encrypted disk
 ///
@@ -166,5 +166,33 @@ mod tests {
     #[test]
     fn options_of_verbs_have_different_names() {
         Cli::command().debug_assert();
+    }
+
+    /// A heading ends with the options that it names: what every verb has, and what it works on, stand under none of them.
+    #[test]
+    fn headings_of_the_help_end() {
+        fn check(verb: &clap::Command) {
+            for arg in verb.get_arguments() {
+                let everywhere = ["json", "yes", "force", "read-only"].iter().any(|name| arg.get_long() == Some(name));
+                if (everywhere || arg.is_positional()) && verb.get_name() != "keyfile" {
+                    assert_eq!(arg.get_help_heading(), None, "{}: {arg}", verb.get_name());
+                }
+            }
+            verb.get_subcommands().for_each(check);
+        }
+        check(&Cli::command());
+        let create = Cli::command().find_subcommand("create").cloned().expect("a verb");
+        for heading in create.get_arguments().filter_map(clap::Arg::get_help_heading) {
+            let format = ["LUKS", "BitLocker", "VeraCrypt"].iter().find(|format| heading.starts_with(**format));
+            assert!(format.is_none() || heading == "BitLocker protectors", "{heading}");
+        }
+    }
+
+    #[test]
+    fn to_answer_a_question_that_is_not_asked_is_harmless() {
+        for line in ["lab run --yes", "lab check --yes", "create --yes v", "attach --yes n", "convert --yes v w"] {
+            let words = ["claviger"].into_iter().chain(line.split(' '));
+            assert!(Cli::command().try_get_matches_from(words).is_ok(), "{line}");
+        }
     }
 }

@@ -2,7 +2,8 @@
 
 STEPS is JSON, a list of: {"expect": TEXT}, {"send": TEXT}, {"echo": BOOL} (waits until the terminal does or does not show
 what is typed), {"works": SECONDS} (waits until the program has used so much processor time), {"quiet": SECONDS} (waits until nothing
-has come for so long), {"run": [PROGRAM, ARGUMENT...]}. Prints JSON: all output, the exit code, and whether the terminal shows what is typed at the end."""
+has come for so long), {"run": [PROGRAM, ARGUMENT...]}, {"answers": [[END, TEXT]...]} (until the program ends, sends the TEXT of the
+first END with which the output ends; null repeats the last one). Prints JSON: all output, the exit code, and whether the terminal shows what is typed at the end."""
 import fcntl, json, os, pty, select, struct, subprocess, sys, termios, time
 
 steps, argv = json.loads(sys.argv[1]), sys.argv[2:]
@@ -52,6 +53,16 @@ for step in steps:
     elif "quiet" in step:
         while read(step["quiet"]):
             pass
+    elif "answers" in step:
+        answer = ""
+        while child.poll() is None:
+            if read(0.05):
+                continue
+            for end, text in step["answers"]:
+                if output[seen:].endswith(end.encode()):
+                    seen, answer = len(output), answer if text is None else text
+                    os.write(ours, answer.encode())
+                    break
     elif "works" in step:
         while processor_time() < step["works"]:
             read(0.01)

@@ -5,7 +5,7 @@ use serde_json::json;
 fn listed() -> Value {
     let one =
         |format: &str| json!({"format": format, "ciphers": ["AES", "Serpent"], "hashes": ["SHA-512"], "min_len": 1});
-    json!([one("LUKS2"), one("VeraCrypt"), one("BitLocker")])
+    json!([one("LUKS2"), one("VeraCrypt"), one("BitLocker"), one("eCryptfs")])
 }
 
 fn type_into(form: &mut Form, text: &str) {

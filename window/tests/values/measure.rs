@@ -3,9 +3,9 @@ use crate::texts::ENGLISH;
 use serde_json::json;
 
 fn done(cipher: &str, mean: f64) -> Done {
-    let out =
-        json!([{"cipher": cipher, "encrypt_bytes_per_s": mean, "decrypt_bytes_per_s": mean, "mean_bytes_per_s": mean}]);
-    Done { out, ..Done::default() }
+    let row =
+        json!({"cipher": cipher, "encrypt_bytes_per_s": mean, "decrypt_bytes_per_s": mean, "mean_bytes_per_s": mean});
+    Done { out: json!({"ciphers": [row]}), ..Done::default() }
 }
 
 #[test]

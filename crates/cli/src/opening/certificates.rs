@@ -14,13 +14,14 @@ use claviger_engine::trees::host::HostFolder;
 use claviger_engine::{Credential, Error, Result, Secret};
 
 use crate::opening::credentials::{self, Source};
+use crate::terminal::end_heading::EndHeading;
 
 /// The format that these options are for, unless another is named.
 pub const FORMAT: &str = "EFS";
 
 /// Private keys, and what opens them.
 #[derive(clap::Args, Clone, Default)]
-#[command(next_help_heading = "Certificates and private keys: EFS")]
+#[command(next_help_heading = "Certificates and private keys", end_heading())]
 pub struct CertificateArgs {
     /// A private key with its certificate (PFX, P12, PEM), or a folder of such files. May be repeated
     #[arg(long = "certificate", value_name = "FILE", id = "certificates")]

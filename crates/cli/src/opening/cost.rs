@@ -3,11 +3,12 @@
 use claviger_engine::spec::Cost;
 use claviger_engine::{Error, Result};
 
+use crate::terminal::end_heading::EndHeading;
 use crate::terminal::size;
 
 /// What deriving a key from a new passphrase is to cost.
 #[derive(clap::Args, Default)]
-#[command(next_help_heading = "Cost of a new passphrase (LUKS)")]
+#[command(next_help_heading = "Key derivation", end_heading())]
 pub struct CostArgs {
     /// Key derivation: argon2id, argon2i or pbkdf2 (LUKS1: only pbkdf2)
     #[arg(long, value_name = "NAME")]
@@ -32,7 +33,7 @@ pub struct CostArgs {
 
 /// The same for verbs that open one volume, or keyslot, and make another.
 #[derive(clap::Args, Default)]
-#[command(next_help_heading = "Cost of the new passphrase (LUKS)")]
+#[command(next_help_heading = "Key derivation of the new passphrase", end_heading())]
 pub struct NewCostArgs {
     /// Key derivation: argon2id, argon2i or pbkdf2 (LUKS1: only pbkdf2)
     #[arg(long, value_name = "NAME")]

@@ -10,6 +10,7 @@ use claviger_engine::{Credential, Error, Result, Secret};
 use claviger_serve::inherited;
 use rustix::fs::{FileType, fstat, stat};
 
+use crate::terminal::end_heading::EndHeading;
 use crate::terminal::prompt::{self, Asker};
 use crate::terminal::size;
 
@@ -21,7 +22,7 @@ const VOLUME_KEY_MAX: usize = 4096;
 
 /// What opens the volume.
 #[derive(clap::Args, Clone, Default)]
-#[command(next_help_heading = "Password and keyfiles")]
+#[command(next_help_heading = "Password and keyfiles", end_heading())]
 pub struct CredentialArgs {
     /// Read the password from FILE instead of asking; `-` is standard input. One trailing newline is ignored
     #[arg(long, value_name = "FILE", group = "password")]
@@ -59,7 +60,7 @@ pub struct CredentialArgs {
 
 /// What is to open the volume from now on.
 #[derive(clap::Args)]
-#[command(next_help_heading = "New password and keyfiles")]
+#[command(next_help_heading = "New password and keyfiles", end_heading())]
 pub struct NewCredentialArgs {
     /// Read the new password from FILE instead of asking; `-` is standard input. One trailing newline is ignored
     #[arg(long, value_name = "FILE", group = "new_password")]
@@ -92,7 +93,7 @@ pub struct NewCredentialArgs {
 
 /// What is to open the new volume of a conversion.
 #[derive(clap::Args)]
-#[command(next_help_heading = "Password and keyfiles of the new volume")]
+#[command(next_help_heading = "Password and keyfiles of the new volume", end_heading())]
 pub struct DestinationCredentialArgs {
     /// Read the new volume's password from FILE instead of asking; `-` is standard input. One trailing newline is
     /// ignored
@@ -114,7 +115,7 @@ pub struct DestinationCredentialArgs {
 
 /// What opens the hidden volume in it.
 #[derive(clap::Args)]
-#[command(next_help_heading = "Password and keyfiles of the hidden volume")]
+#[command(next_help_heading = "Password and keyfiles of the hidden volume", end_heading())]
 pub struct HiddenCredentialArgs {
     /// Read the hidden volume's password from FILE instead of asking
     #[arg(long, value_name = "FILE", group = "hidden_password", requires = "hidden")]

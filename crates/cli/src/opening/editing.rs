@@ -13,6 +13,7 @@ use serde::Serialize;
 
 use crate::opening::{OpenArgs, remote};
 use crate::process::guard;
+use crate::terminal::file_name::FileName;
 use crate::terminal::output::{self, Report};
 use crate::terminal::progress::Progress;
 use crate::terminal::{advice, cancel, prompt};
@@ -189,9 +190,9 @@ impl HeaderArgs {
 }
 
 impl Named {
-    /// The volume's path, for people.
-    pub fn path(&self) -> String {
-        self.path.display().to_string()
+    /// The volume's path, for reports.
+    pub fn path(&self) -> FileName {
+        FileName::path(&self.path)
     }
 
     /// The planned writes, for the confirmation.
@@ -210,7 +211,8 @@ impl Named {
 /// A change that was carried out.
 #[derive(Serialize)]
 pub struct Written {
-    path: String,
+    #[serde(flatten)]
+    path: FileName,
     format: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     keyslot: Option<u32>,
@@ -226,7 +228,7 @@ impl Written {
     /// The report of a prepared change that is written now. Prints the warnings.
     pub fn of(path: &Path, prepared: Prepared) -> Self {
         Self {
-            path: path.display().to_string(),
+            path: FileName::path(path),
             format: prepared.format,
             keyslot: prepared.keyslot,
             derivation: prepared.derivation,

@@ -8,11 +8,12 @@ use claviger_engine::{Credential, Error, Result, Secret};
 
 use crate::opening::certificates::{self, CertificateArgs};
 use crate::opening::credentials::Source;
+use crate::terminal::end_heading::EndHeading;
 use crate::terminal::output;
 
 /// How such a folder is opened and used.
 #[derive(clap::Args, Clone, Default)]
-#[command(next_help_heading = "Encrypted folders: eCryptfs")]
+#[command(next_help_heading = "Encrypted folders", end_heading())]
 pub struct FolderArgs {
     /// Read the password of an encrypted folder inside an encrypted volume from FILE; `-` is standard input
     #[arg(long, value_name = "FILE", group = "folder_password")]

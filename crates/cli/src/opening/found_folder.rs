@@ -15,6 +15,7 @@ use crate::opening::files::{self, InsideArgs};
 use crate::opening::folder::FolderGiven;
 use crate::opening::{OpenArgs, with_explain};
 use crate::process::guard;
+use crate::terminal::file_name::FileName;
 use crate::terminal::progress::Progress;
 use crate::terminal::{cancel, output};
 
@@ -22,7 +23,7 @@ use crate::terminal::{cancel, output};
 pub struct FoundFolder<'a> {
     pub locked: Locked,
     /// The folder's path, for people.
-    pub path: String,
+    pub path: FileName,
     /// The same as words of a command line: the volume, and the path inside.
     pub words: [String; 2],
     args: &'a OpenArgs,
@@ -71,7 +72,10 @@ impl OpenArgs {
     fn found(&self, locked: Locked, place: FolderLocation) -> anyhow::Result<FoundFolder<'_>> {
         let path = self.path.display().to_string();
         let inside = format!(":{}", files::shown(locked.path_inside()));
-        let shown = if place == FolderLocation::Here { path.clone() } else { format!("{path} {inside}") };
+        let shown = match place {
+            FolderLocation::Here => FileName::path(&self.path),
+            _ => FileName::path([self.path.as_os_str(), OsStr::new(&inside)].join(OsStr::new(" "))),
+        };
         let words = [path, if place == FolderLocation::Here { ":/".to_owned() } else { inside }];
         Ok(FoundFolder { locked, path: shown, words, args: self, place, given: self.how.folder.read()? })
     }
@@ -112,7 +116,7 @@ impl OpenArgs {
 impl FoundFolder<'_> {
     /// The credentials that open the folder. Prompts for those that are missing.
     pub fn credentials(&self) -> anyhow::Result<Vec<Credential>> {
-        self.locked.check(&self.with(&[])).map_err(|e| e.at(Path::new(&self.path)))?;
+        self.locked.check(&self.with(&[])).map_err(|e| e.at(Path::new(&*self.path)))?;
         let args = self.args;
         let in_volume = self.place == FolderLocation::InVolume;
         one_on_stdin(in_volume && args.credentials.on_stdin(), args.how.folder.source().on_stdin())?;
@@ -159,6 +163,6 @@ impl FoundFolder<'_> {
         let opened = locked.unlock(&Unlock { cancel: Some(cancel), progress: Some(&show), ..with });
         drop(bar);
         let opened = opened.and_then(Opened::files).map_err(with_explain);
-        Ok(opened.map_err(|e| if place == FolderLocation::Here { e } else { e.at(Path::new(&path)) })?)
+        Ok(opened.map_err(|e| if place == FolderLocation::Here { e } else { e.at(Path::new(&*path)) })?)
     }
 }

@@ -9,11 +9,12 @@ use claviger_engine::formats::takes::{self, Purpose};
 use claviger_engine::{Error, Result, Secret, Unlock, formats};
 
 use crate::opening::credentials::{hide, read_up_to};
+use crate::terminal::end_heading::EndHeading;
 use crate::terminal::size;
 
 /// Where the data are, how they are cut into sectors, and how the key is made.
 #[derive(clap::Args, Clone, Default)]
-#[command(next_help_heading = "Formats without a header: plain, cryptoloop, loop-AES")]
+#[command(next_help_heading = "Formats without a header", end_heading())]
 pub struct HeaderlessArgs {
     /// Size of the key, in bits
     #[arg(long, value_name = "BITS")]

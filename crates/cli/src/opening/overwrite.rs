@@ -14,7 +14,7 @@ pub struct Overwrite {
     pub force: bool,
 
     /// Do not ask for confirmation
-    #[arg(long, requires = "force")]
+    #[arg(long)]
     pub yes: bool,
 }
 

@@ -3,14 +3,12 @@
 use claviger_engine::{Credential, Protect, Result};
 
 use crate::opening::credentials::HiddenCredentialArgs;
+use crate::terminal::end_heading::EndHeading;
 
 /// The credentials of the hidden volume, for verbs with an option whose id is `hidden`.
 #[derive(clap::Args)]
-#[command(next_help_heading = "Password and keyfiles of the hidden volume")]
+#[command(next_help_heading = "Password and keyfiles of the hidden volume", end_heading())]
 pub struct HiddenArgs {
-    #[command(flatten)]
-    pub credentials: HiddenCredentialArgs,
-
     /// Hash of the hidden volume
     #[arg(long, value_name = "NAME", requires = "hidden")]
     pub hidden_hash: Option<String>,
@@ -18,6 +16,9 @@ pub struct HiddenArgs {
     /// PIM of the hidden volume
     #[arg(long, value_name = "N", requires = "hidden")]
     pub hidden_pim: Option<u32>,
+
+    #[command(flatten)]
+    pub credentials: HiddenCredentialArgs,
 }
 
 impl HiddenArgs {

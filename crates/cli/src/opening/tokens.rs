@@ -10,6 +10,7 @@ use claviger_engine::{Credential, Error, ErrorKind, Header, Result, Secret};
 use crate::opening::certificates::CertificateArgs;
 use crate::opening::credentials::Source;
 use crate::opening::http;
+use crate::terminal::end_heading::EndHeading;
 use crate::terminal::{advice, cancel, output, prompt};
 
 /// The paths where systemd looks for PCR signatures (systemd-cryptsetup, `tpm2-signature=`).
@@ -24,7 +25,7 @@ const SIGNATURES_MAX: u64 = 1 << 20;
 
 /// What may be asked for a passphrase.
 #[derive(clap::Args, Clone, Default)]
-#[command(next_help_heading = "LUKS2 tokens")]
+#[command(next_help_heading = "TPMs, tang servers and smart cards", end_heading())]
 pub struct TokenArgs {
     /// Open only by a token in the header (this machine's TPM, a smart card with --pkcs11-module), without a password
     #[arg(long)]

@@ -10,11 +10,12 @@ use crate::opening::headerless::HeaderlessArgs;
 use crate::opening::patience::PatienceArgs;
 use crate::opening::remote;
 use crate::opening::tokens::TokenArgs;
+use crate::terminal::end_heading::EndHeading;
 use crate::terminal::size;
 
 /// How to open it.
 #[derive(clap::Args, Clone, Default)]
-#[command(next_help_heading = "How to open it")]
+#[command(next_help_heading = "How to open it", end_heading())]
 pub struct UnlockArgs {
     /// Treat it as a volume of this format
     #[arg(long, value_name = "NAME")]

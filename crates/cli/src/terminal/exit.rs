@@ -8,7 +8,7 @@ use clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
 use claviger_engine::{Error, ErrorKind};
 use serde::Serialize;
 
-use crate::terminal::output::{self, ReaderGone};
+use crate::terminal::output::{self, JSON_VERSION, ReaderGone};
 use crate::terminal::{advice, foreign};
 
 /// An exit code: the number, its name in JSON, and its meaning.
@@ -123,6 +123,7 @@ pub fn finish(result: anyhow::Result<()>, json: bool) -> ExitCode {
 
 #[derive(Serialize)]
 struct ErrorReport {
+    json_version: u32,
     error: Failure,
 }
 
@@ -130,18 +131,22 @@ struct ErrorReport {
 struct Failure {
     kind: &'static str,
     message: String,
+    /// What to try, in whole sentences.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hint: Option<String>,
     exit_code: u8,
 }
 
 /// Reports an error on standard error: as text, or with `json` as an object on one line.
 pub fn report(error: &anyhow::Error, json: bool) {
-    let message = message(error);
+    let (message, hint) = told(error);
     let text = if json {
         let &Code { number, name, meaning: _ } = classify(error);
-        let report = ErrorReport { error: Failure { kind: name, message, exit_code: number } };
+        let error = Failure { kind: name, message, hint, exit_code: number };
+        let report = ErrorReport { json_version: JSON_VERSION, error };
         serde_json::to_string(&report).expect("strings and a number are JSON")
     } else {
-        format!("claviger: {message}")
+        format!("claviger: {}", [Some(message), hint].into_iter().flatten().collect::<Vec<_>>().join("\n"))
     };
     output::say(&text);
 }
@@ -157,20 +162,24 @@ pub fn rows() -> impl Iterator<Item = (u8, &'static str)> {
     CODES.iter().map(|c| (c.number, c.meaning))
 }
 
-/// The chain of causes in one line. The engine's errors already contain their cause.
-fn message(error: &anyhow::Error) -> String {
+/// The chain of causes in one line, and what to try. The engine's errors already contain their cause.
+fn told(error: &anyhow::Error) -> (String, Option<String>) {
     let mut text = String::new();
+    let mut hint = None;
     for cause in error.chain() {
         if !text.is_empty() {
             text.push_str(": ");
         }
         if let Some(error) = cause.downcast_ref::<Error>() {
-            text.push_str(&error.told(advice::say));
+            let whole = error.told(advice::say);
+            hint = error.to_try(advice::say);
+            let tried = hint.as_ref().and_then(|hint| whole.strip_suffix(&**hint));
+            text.push_str(tried.unwrap_or(&whole).trim_end_matches('\n'));
             break;
         }
         text.push_str(&cause.to_string());
     }
-    without_numbers(text)
+    (without_numbers(text), hint.map(without_numbers))
 }
 
 /// Removes error numbers from the system's messages, which tell people nothing.
@@ -253,6 +262,8 @@ mod tests {
     #[test]
     fn causes_are_told_once() {
         let error = Error::from(io::Error::other("the disk is on fire")).at("x.tc".as_ref());
-        assert_eq!(message(&anyhow::Error::new(error).context("serving")), "serving: x.tc: the disk is on fire");
+        let error = anyhow::Error::new(error.hint("Put it out.")).context("serving");
+        let (message, hint) = told(&error);
+        assert_eq!((&*message, hint.as_deref()), ("serving: x.tc: the disk is on fire", Some("Put it out.")));
     }
 }

@@ -14,6 +14,9 @@ use serde::ser::{self, Serialize, Serializer};
 /// The pipe size, in bytes: the largest that ordinary users may set (pipe(7), pipe-max-size).
 const PIPE: usize = 1 << 20;
 
+/// The version of the JSON that verbs print. Within a version, fields are added, but none is renamed or removed: docs/guide/json.md.
+pub const JSON_VERSION: u32 = 1;
+
 /// The report of a verb: its fields are the JSON, and `text` writes the same for people.
 pub trait Report: Serialize {
     /// Writes the report as text.
@@ -42,16 +45,30 @@ pub fn in_order_of_names<T: Serialize, S: Serializer>(facts: &T, serializer: S) 
 
 /// Prints the report.
 pub fn print(report: &impl Report, json: bool) -> anyhow::Result<()> {
-    let mut bytes = Vec::new();
-    if json {
-        serde_json::to_writer_pretty(&mut bytes, report)?;
-        bytes.push(b'\n');
+    let told = if json {
+        self::json(report)?
     } else {
         let mut text = Vec::new();
         report.text(&mut text)?;
-        bytes.extend(words::printable(&String::from_utf8_lossy(&text)).bytes());
-    }
-    write(&mut raw()?, &bytes)
+        words::printable(&String::from_utf8_lossy(&text))
+    };
+    write(&mut raw()?, told.as_bytes())
+}
+
+/// The report as JSON: an object, or a list of objects, each with the version as its first field.
+pub fn json(report: &impl Serialize) -> serde_json::Result<String> {
+    Ok(versioned(&(serde_json::to_string_pretty(report)? + "\n")))
+}
+
+/// Adds the version to the outermost objects of pretty-printed JSON, whatever type was printed. In such text a line that consists of
+/// `{` and the indentation of the outermost objects begins one of these: strings have no newlines.
+pub fn versioned(pretty: &str) -> String {
+    let (begin, indent) = if pretty.starts_with('[') { ("  {", "    ") } else { ("{", "  ") };
+    let line = |line: &str| match line == begin {
+        true => format!("{line}\n{indent}\"json_version\": {JSON_VERSION},\n"),
+        false => format!("{line}\n"),
+    };
+    pretty.lines().map(line).collect()
 }
 
 /// Standard output without a buffer, which would keep plaintext in memory and split large writes at newlines.
@@ -160,6 +177,19 @@ mod tests {
         assert_eq!(wrapped(line, 20), lines.join("\n"));
         assert_eq!(wrapped("  -x  two", 20), "  -x  two");
         assert_eq!(wrapped("one_word_that_is_longer and", 10), "one_word_that_is_longer\nand");
+    }
+
+    #[test]
+    fn the_outermost_objects_have_the_version() {
+        let told = |value: serde_json::Value| -> serde_json::Value {
+            serde_json::from_str(&json(&value).expect("JSON")).expect("JSON again")
+        };
+        let nested = serde_json::json!({"a": [{"b": {"c": [{"d": "{\n{"}]}}], "e": {}});
+        let mut with = nested.clone();
+        with["json_version"] = JSON_VERSION.into();
+        assert_eq!(told(nested.clone()), with);
+        assert_eq!(told(vec![nested.clone(), nested].into()), serde_json::json!([with, with]));
+        assert_eq!(told(serde_json::json!([])), serde_json::json!([]));
     }
 
     #[test]

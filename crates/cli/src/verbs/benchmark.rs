@@ -3,7 +3,9 @@
 use clap::ValueEnum;
 use claviger_engine::Acceleration;
 use claviger_lab::measure::{benchmark, derivation, machine, suites};
+use claviger_lab::model::ciphers::CipherSpeed;
 use claviger_lab::show::report::{Text, csv};
+use serde::Serialize;
 
 use crate::terminal::progress::Progress;
 use crate::terminal::{output, size};
@@ -63,6 +65,12 @@ enum Sort {
     Name,
 }
 
+/// The report of the ciphers as JSON.
+#[derive(Serialize)]
+struct Speeds<'a> {
+    ciphers: &'a [CipherSpeed],
+}
+
 /// One buffer size, or all.
 #[derive(Clone)]
 struct Buffers(Vec<usize>);
@@ -96,19 +104,19 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             Sort::Name => benchmark::Sort::Name,
         },
     );
-    print(args.json, args.csv, &rows, || rows.text(), || csv(&rows))
+    print(args.json, args.csv, &Speeds { ciphers: &rows }, || rows.text(), || csv(&rows))
 }
 
 /// Prints a report in one of its three forms.
 pub fn print(
     json: bool,
     csv: bool,
-    report: &impl serde::Serialize,
+    report: &impl Serialize,
     text_form: impl FnOnce() -> String,
     csv_form: impl FnOnce() -> String,
 ) -> anyhow::Result<()> {
     let text = match (json, csv) {
-        (true, _) => serde_json::to_string_pretty(report)? + "\n",
+        (true, _) => output::json(report)?,
         (_, true) => csv_form(),
         _ => text_form(),
     };

@@ -29,6 +29,7 @@ use crate::opening::files::{self, Inside, InsideArgs, tree_error};
 use crate::opening::{OpenArgs, ProtectArgs};
 use crate::process::{guard, served};
 use crate::terminal::exit::{self, Silent};
+use crate::terminal::file_name::FileName;
 use crate::terminal::output::{self, Report};
 use crate::terminal::progress::Progress;
 use crate::terminal::{cancel, prompt, size};
@@ -214,7 +215,8 @@ struct Item {
 
 #[derive(Serialize)]
 struct Changed {
-    path: String,
+    #[serde(flatten)]
+    path: FileName,
     done: &'static str,
     files: Vec<ChangedFile>,
     /// What was left out, and why.
@@ -421,7 +423,7 @@ impl DiskArgs {
             _ => None,
         });
         let changed = Changed {
-            path: path.display().to_string(),
+            path: FileName::path(path),
             done: job.said(),
             files: Vec::new(),
             left_out: Vec::new(),

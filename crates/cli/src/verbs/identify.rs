@@ -13,6 +13,7 @@ use serde::Serialize;
 
 use crate::opening::{images, remote};
 use crate::terminal::exit::{self, Silent};
+use crate::terminal::file_name::FileName;
 use crate::terminal::output::{self, Report};
 use crate::terminal::size;
 
@@ -36,7 +37,8 @@ pub struct Args {
 
 #[derive(Serialize)]
 struct Identified {
-    path: String,
+    #[serde(flatten)]
+    path: FileName,
     /// The size in bytes; `None` for a folder.
     #[serde(skip_serializing_if = "Option::is_none")]
     size: Option<u64>,
@@ -131,7 +133,7 @@ impl Identified {
             best => formats.iter().filter(|o| rank(&o.verdict) == best).map(|o| o.format).collect(),
         };
         Self {
-            path: path.display().to_string(),
+            path: FileName::path(path),
             size: None,
             verdict: best.1,
             format: candidates.first().copied(),

@@ -16,6 +16,8 @@ use crate::opening::credentials::{self, Source};
 use crate::opening::new_file;
 use crate::opening::tokens::TokenArgs;
 use crate::process::guard;
+use crate::terminal::end_heading::EndHeading;
+use crate::terminal::file_name::FileName;
 use crate::terminal::output::{self, Report};
 use crate::terminal::size;
 
@@ -62,7 +64,7 @@ pub struct Args {
 }
 
 #[derive(clap::Args)]
-#[command(next_help_heading = "Sealed to hardware")]
+#[command(next_help_heading = "Sealed to hardware", end_heading())]
 struct SealedArgs {
     /// Seal the contents of SECRET instead of new random bytes; `-` is standard input
     #[arg(long, value_name = "SECRET", requires = "bound", conflicts_with = "size")]
@@ -85,7 +87,7 @@ struct SealedArgs {
 }
 
 #[derive(clap::Args)]
-#[command(next_help_heading = "A certificate for EFS")]
+#[command(next_help_heading = "A certificate for EFS", end_heading())]
 struct CertificateArgs {
     /// Create a private key and a certificate for EFS, valid for ten years
     #[arg(long, conflicts_with = "size")]
@@ -118,7 +120,8 @@ struct CertificateArgs {
 
 #[derive(Serialize)]
 struct Made {
-    path: String,
+    #[serde(flatten)]
+    path: FileName,
     /// The size before sealing, in bytes.
     size: u64,
     /// Whether the keyfile is sealed.
@@ -128,9 +131,11 @@ struct Made {
 #[derive(Serialize)]
 struct MadeCertificate {
     /// The file with the private key and its certificate.
-    path: String,
+    #[serde(flatten)]
+    path: FileName,
     /// The file with the certificate alone.
-    certificate: String,
+    #[serde(flatten)]
+    certificate: FileName,
     subject: String,
     /// The certificate's SHA-1, which identifies it in Windows.
     thumbprint: String,
@@ -153,7 +158,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     };
     let sealed = args.sealed.line(&contents)?;
     new_file::write(&args.path, sealed.as_deref().unwrap_or(&contents))?;
-    let path = args.path.display().to_string();
+    let path = FileName::path(&args.path);
     output::print(&Made { path, size: contents.len() as u64, sealed: sealed.is_some() }, args.json)
 }
 
@@ -211,8 +216,8 @@ impl CertificateArgs {
         files::replace(&beside, &certificate.der, 0o644).map_err(|e| Error::from(e).at(&beside))?;
         let thumbprint = certificate.thumbprint.iter().map(|byte| format!("{byte:02x}")).collect();
         let made = MadeCertificate {
-            path: path.display().to_string(),
-            certificate: beside.display().to_string(),
+            path: FileName::path(path),
+            certificate: FileName::new("certificate", &beside),
             subject: certificate.subject,
             thumbprint,
             bits: self.bits,

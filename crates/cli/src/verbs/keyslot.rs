@@ -24,6 +24,8 @@ use crate::opening::editing::{Editing, HeaderArgs, Written};
 use crate::opening::{cost, new_file, tokens};
 use crate::process::guard;
 use crate::terminal::date::date;
+use crate::terminal::end_heading::EndHeading;
+use crate::terminal::file_name::FileName;
 use crate::terminal::output::{self, Report};
 use crate::terminal::{cancel, prompt, size};
 use crate::verbs::change;
@@ -132,7 +134,7 @@ struct AddArgs {
 
 /// What is made for a new protector of a BitLocker volume, or a new keyslot of a LUKS2 one.
 #[derive(clap::Args)]
-#[command(next_help_heading = "Recovery and startup keys (BitLocker, LUKS2)")]
+#[command(next_help_heading = "Recovery and startup keys", end_heading())]
 struct FreshArgs {
     /// Generate and add a recovery password of eight groups of six digits, shown once
     #[arg(long, conflicts_with_all = ["new_password", "new_keyfile", "unbound"])]
@@ -174,7 +176,7 @@ const ELSEWHERE: [&str; 7] = [
 
 /// A passphrase that is made for a LUKS2 volume and sealed.
 #[derive(clap::Args)]
-#[command(next_help_heading = "Sealed to hardware (LUKS2)")]
+#[command(next_help_heading = "Sealed to hardware", end_heading())]
 #[command(group = binding::group().conflicts_with_all(ELSEWHERE).conflicts_with("tpm2"))]
 struct SealedArgs {
     /// Add a passphrase that only this machine's TPM (or --tpm2-device) releases, as systemd-cryptenroll does
@@ -335,7 +337,8 @@ enum Priority {
 
 #[derive(Serialize)]
 struct Listed {
-    path: String,
+    #[serde(flatten)]
+    path: FileName,
     format: &'static str,
     #[serde(serialize_with = "output::in_order_of_names")]
     keyslots: Vec<KeyslotFacts>,
@@ -346,15 +349,17 @@ struct Added {
     #[serde(flatten)]
     written: Written,
     /// The file with the recovery password, or the startup key.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    file: Option<String>,
+    #[serde(flatten)]
+    file: Option<FileName>,
 }
 
 #[derive(Serialize)]
 struct Recovered {
-    path: String,
+    #[serde(flatten)]
+    path: FileName,
     format: &'static str,
-    file: String,
+    #[serde(flatten)]
+    file: FileName,
     recovery_passwords: Vec<Known>,
 }
 
@@ -367,7 +372,8 @@ struct Known {
 
 #[derive(Serialize)]
 struct Tested {
-    path: String,
+    #[serde(flatten)]
+    path: FileName,
     format: &'static str,
     keyslot: Option<u32>,
     /// What opened the keyslot, in words for people.
@@ -444,7 +450,7 @@ fn add(args: &AddArgs) -> anyhow::Result<()> {
     })?;
     editing.opens_with(&credentials, None, None, prepared.keyslot).map_err(at)?;
     let written = Written::of(editing.path(), prepared);
-    let file = file.map(|(_, path)| path.display().to_string());
+    let file = file.map(|(_, path)| FileName::new("file", path));
     output::print(&Added { written, file }, args.json)?;
     fresh.as_ref().map_or(Ok(()), Fresh::show)
 }
@@ -580,13 +586,13 @@ fn recovery(args: &RecoveryArgs) -> anyhow::Result<()> {
             .hint("To add one: claviger keyslot add --recovery-password"))
         .into());
     }
-    let path = editing.path().display().to_string();
+    let path = FileName::path(editing.path());
     let text = recovery_text(&path, &all);
     let Some(file) = &args.output else { return output::write(&mut output::raw()?, &text) };
     new_file::write(file, &text)?;
     let recovery_passwords =
         all.into_iter().map(|RecoveryPassword { keyslot, guid, .. }| Known { keyslot, guid }).collect();
-    let (format, file) = (editing.facts.format, file.display().to_string());
+    let (format, file) = (editing.facts.format, FileName::new("file", file));
     output::print(&Recovered { path, format, file, recovery_passwords }, args.json)
 }
 
@@ -659,7 +665,7 @@ fn test(args: &TestArgs) -> anyhow::Result<()> {
     let editing = args.open.prove()?;
     let facts = &editing.facts;
     let tested = Tested {
-        path: editing.path().display().to_string(),
+        path: FileName::path(editing.path()),
         format: facts.format,
         keyslot: facts.keyslot,
         opened: facts.opened_by.clone(),

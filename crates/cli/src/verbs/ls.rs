@@ -12,6 +12,7 @@ use serde::Serialize;
 
 use crate::opening::OpenArgs;
 use crate::opening::files::{self, Inside, InsideArgs};
+use crate::terminal::file_name::FileName;
 use crate::terminal::left_out::LeftOut;
 use crate::terminal::output::{self, Report};
 
@@ -52,7 +53,8 @@ pub struct Args {
 struct Listing {
     #[serde(skip_serializing_if = "Option::is_none")]
     filesystem: Option<Filesystem>,
-    path: String,
+    #[serde(flatten)]
+    path: FileName,
     entries: Vec<Row>,
     /// Names that cannot be shown, and why.
     left_out: LeftOut,
@@ -63,7 +65,8 @@ struct Listing {
 /// An entry of the folder.
 #[derive(Serialize)]
 struct Row {
-    name: String,
+    #[serde(flatten)]
+    name: FileName,
     #[serde(skip)]
     shown: String,
     kind: NodeKind,
@@ -99,7 +102,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         NodeKind::Folder => rows(&opened, node, path, &mut left_out)?,
         _ => vec![row(&opened, path, node, path)?],
     };
-    let path = path.to_string_lossy().into_owned();
+    let path = FileName::path(path);
     let listing = Listing { filesystem: opened.filesystem.clone(), path, entries, left_out, long: args.long };
     output::print(&listing, args.json)?;
     if !args.json {
@@ -140,7 +143,7 @@ fn row(opened: &Inside, name: &OsStr, node: Node, path: &OsStr) -> Result<Row> {
         encrypted,
         keys: info.as_ref().map(EfsInfo::keys),
         short: info.as_ref().map(EfsInfo::short),
-        name: name.to_string_lossy().into_owned(),
+        name: FileName::new("name", name),
         shown: files::shown(name),
         kind: attributes.kind,
         size: attributes.size,

@@ -26,6 +26,7 @@ use crate::opening::remote;
 use crate::process::guard;
 use crate::process::key_process::{InKeyProcess, KeyProcessArgs, Started, Which};
 use crate::terminal::exit::Silent;
+use crate::terminal::file_name::FileName;
 use crate::terminal::output::{self, Report, warn};
 use crate::terminal::{cancel, prompt, size};
 use crate::verbs::create::protectors::{ProtectorArgs, ProtectorReport};
@@ -171,7 +172,8 @@ type DetachedHeader = (Arc<dyn Store>, Option<Arc<FileStore>>);
 
 #[derive(Serialize)]
 struct Reencrypted {
-    path: String,
+    #[serde(flatten)]
+    path: FileName,
     /// Whether the reencryption is complete.
     finished: bool,
     /// The size of the rewritten data, in bytes.

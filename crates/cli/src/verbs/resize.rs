@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use crate::opening::editing::Named;
 use crate::opening::{OpenArgs, ProtectArgs};
+use crate::terminal::file_name::FileName;
 use crate::terminal::output::{self, Report};
 use crate::terminal::progress::Progress;
 use crate::terminal::{advice, cancel, prompt, size};
@@ -61,7 +62,8 @@ pub struct Args {
 
 #[derive(Serialize)]
 struct Resized {
-    path: String,
+    #[serde(flatten)]
+    path: FileName,
     format: &'static str,
     /// The old size of the plaintext, in bytes.
     before: u64,
@@ -162,7 +164,7 @@ impl Args {
     fn carry_out(&self, ready: Ready<'_>) -> anyhow::Result<()> {
         let Ready { resizing, file, format, also_lost } = ready;
         let at = |e: Error| e.at(&self.open.path);
-        let path = self.open.path.display().to_string();
+        let path = FileName::path(&self.open.path);
         let resized = Resized { path, format, before: resizing.before, size: self.size, stored: resizing.len };
         let lost = lost(&resizing, self, file.len());
         if lost >= SECTOR && !self.yes {

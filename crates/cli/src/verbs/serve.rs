@@ -27,6 +27,7 @@ use crate::process::key_process::Locking;
 use crate::process::served::{Answering, Counted, ServedArgs, ServedVolume};
 use crate::process::{guard, served};
 use crate::terminal::exit::Silent;
+use crate::terminal::file_name::FileName;
 use crate::terminal::output::{self, Report};
 use crate::terminal::{cancel, size};
 
@@ -92,10 +93,12 @@ pub struct Args {
 
 #[derive(Serialize)]
 struct Serving {
-    volume: String,
+    #[serde(flatten)]
+    volume: FileName,
     uri: String,
     /// Path of the Unix socket.
-    socket: Option<String>,
+    #[serde(flatten)]
+    socket: Option<FileName>,
     /// Size of the plaintext, in bytes.
     size: u64,
     /// The sector size for a file system in the volume, in bytes.
@@ -134,10 +137,10 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     let tls = args.tls.as_deref().map(|folder| ServerTls::new(folder, !args.tls_no_verify_peer)).transpose()?;
     let server = Server::bind(&address, vec![export], ServerOptions { tls, ..ServerOptions::default() })?;
     let serving = Serving {
-        volume: args.open.path.display().to_string(),
+        volume: FileName::new("volume", &args.open.path),
         uri: server.uri(&args.export),
         socket: match server.address() {
-            NbdAddress::Unix(path) => Some(std::path::absolute(path)?.display().to_string()),
+            NbdAddress::Unix(path) => Some(FileName::new("socket", std::path::absolute(path)?)),
             NbdAddress::Tcp(_) => None,
         },
         size,
@@ -241,7 +244,7 @@ impl Running {
         let mut shell = Command::new("/bin/sh");
         shell.arg("-c").arg(command).env("uri", &serving.uri);
         match &serving.socket {
-            Some(path) => shell.env("socket", path),
+            Some(path) => shell.env("socket", &**path),
             None => shell.env_remove("socket"),
         };
         let mut pid = self.lock();
@@ -310,7 +313,7 @@ impl Report for Serving {
                 let blocks = sector_size.to_string();
                 // nbd-client does not ask the server for the block size.
                 let large: &[&str] = if *sector_size > SMALLEST_SECTOR { &["-b", &blocks] } else { &[] };
-                let command = [&["nbd-client"], large, &["-unix", path, "/dev/nbd0"]].concat();
+                let command = [&["nbd-client"], large, &["-unix", &**path, "/dev/nbd0"]].concat();
                 let command = output::command(command);
                 writeln!(out, "As a disk (root):       {command}")?;
             }

@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use crate::opening::editing::HeaderArgs;
 use crate::opening::new_file;
+use crate::terminal::file_name::FileName;
 use crate::terminal::output::{self, Report};
 use crate::terminal::size;
 
@@ -146,7 +147,8 @@ struct AssignArgs {
 
 #[derive(Serialize)]
 struct Listed {
-    path: String,
+    #[serde(flatten)]
+    path: FileName,
     tokens: BTreeMap<u32, Value>,
     /// The device or server that releases the passphrase of each token.
     #[serde(skip)]

@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use crate::opening::OpenArgs;
 use crate::opening::files::{self, Inside, InsideArgs};
+use crate::terminal::file_name::FileName;
 use crate::terminal::left_out::LeftOut;
 use crate::terminal::output::{self, Report};
 use crate::terminal::{cancel, size};
@@ -57,7 +58,8 @@ struct Whole {
 
 #[derive(Serialize)]
 struct Branch {
-    name: String,
+    #[serde(flatten)]
+    name: FileName,
     #[serde(skip)]
     shown: String,
     kind: NodeKind,
@@ -146,7 +148,7 @@ fn branch(
         whole.files += 1;
         whole.bytes = whole.bytes.saturating_add(size);
     }
-    let name = entry.name.to_string_lossy().into_owned();
+    let name = FileName::new("name", &entry.name);
     Ok(Branch { name, shown: files::shown(&entry.name), kind: entry.kind, size, entries })
 }
 

@@ -104,6 +104,23 @@ fn shells_complete_verbs_options_and_favourites() {
     offers(&["mount", "di"], &["-o bashdefault -o default"]);
     offers(&["attach", "d"], &["diary"]);
     offers(&["keyslot", "kill", "disk.luks", ""], &["0"]);
+    offers(&["keyslot", "kill", "--password-file", "password", "disk.luks", ""], &["0"]);
+    offers(&["keyslot", "priority", "disk.luks", ""], &["0"]);
+    offers(&["keyslot", "priority", "disk.luks", "0", ""], &["prefer"]);
+    offers(&["keyslot", "change", "disk.luks", "--slot", ""], &["0"]);
+    offers(&["header", "repair", "disk.luks", "--disable-slot", ""], &["0"]);
+    let free = completed(&["keyslot", "add", "disk.luks", "--at", ""], &folder);
+    assert!(free.len() == 31 && free[0] == "1", "{free:?}");
+    fs::write(folder.path("token"), r#"{"type": "own", "keyslots": []}"#).expect("a file");
+    run(["token", "import", "--at", "3", &folder.str("disk.luks"), &folder.str("token")]).succeeds();
+    offers(&["token", "show", "disk.luks", ""], &["3"]);
+    offers(&["token", "assign", "disk.luks", "3", ""], &["0"]);
+    let formats = completed(&["create", "--format", ""], &folder);
+    assert!(
+        ["FileVault2", "EFS", "cryptoloop"].iter().all(|name| !formats.contains(&(*name).to_owned())),
+        "{formats:?}"
+    );
+    offers(&["mount", "--format", "F"], &["FileVault2"]);
     let ciphers = completed(&["create", "--format", "BitLocker", "--cipher", "s"], &folder);
     assert!(ciphers.is_empty(), "{ciphers:?}");
 }

@@ -19,7 +19,7 @@ pub use clear::CLEAR;
 pub use ecryptfs::ECRYPTFS;
 pub use efs::EFS;
 pub use salvage::Salvage;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 pub use stacked::Stacked;
 pub use survey::{FolderSurvey, Problem};
 
@@ -131,6 +131,7 @@ pub trait FileFormat: Sync {
 #[non_exhaustive]
 pub struct Beside {
     /// The folder with these files.
+    #[serde(serialize_with = "as_shown")]
     pub folder: Option<PathBuf>,
     /// The contents of the file with the wrapped passphrase.
     #[serde(skip)]
@@ -138,11 +139,17 @@ pub struct Beside {
     /// The signatures of the folder's keys in hex: for contents first, then for names.
     pub signatures: Vec<String>,
     /// The mount point of the folder.
+    #[serde(serialize_with = "as_shown")]
     pub mount_point: Option<PathBuf>,
     /// Whether the folder is mounted whenever its owner logs in.
     pub auto_mount: bool,
     /// Files that are missing or cannot be read.
     pub missing: Vec<String>,
+}
+
+/// Serialises a path as it is shown: as a path, one that is not UTF-8 would be an error.
+fn as_shown<S: Serializer>(path: &Option<PathBuf>, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+    path.as_ref().map(|path| path.display().to_string()).serialize(serializer)
 }
 
 /// The facts in a file's metadata, and the problem with the file, if any.

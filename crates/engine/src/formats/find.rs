@@ -6,6 +6,7 @@ use super::several::Several;
 use super::{FORMATS, Format, Header, Verdict, luks2};
 use crate::advice::Advice;
 use crate::error::{Error, ErrorKind, Result};
+use crate::file_formats::FILE_FORMATS;
 use crate::filesystems::{detect, magic};
 use crate::store::Store;
 
@@ -107,7 +108,8 @@ pub fn named(store: &dyn Store, name: &str) -> Result<&'static dyn Format> {
 pub fn by_name(name: &str) -> Result<&'static dyn Format> {
     let name = if same_name(name, LUKS) { luks2::NAME } else { name };
     FORMATS.iter().copied().find(|f| same_name(f.name(), name)).ok_or_else(|| {
-        let all: Vec<_> = FORMATS.iter().map(|f| f.name()).collect();
+        let folders = FILE_FORMATS.iter().filter(|f| f.encrypts()).map(|f| f.name());
+        let all: Vec<_> = FORMATS.iter().map(|f| f.name()).chain(folders).collect();
         Error::misuse(format!("there is no format called {name}; use one of: {}", all.join(", ")))
     })
 }

@@ -18,13 +18,15 @@ use crate::opening::OpenArgs;
 use crate::opening::plaintext::smaller_sectors;
 use crate::terminal::advice;
 use crate::terminal::exit::Silent;
+use crate::terminal::file_name::FileName;
 use crate::terminal::output::{self, Report};
 
 /// The report of an attached volume.
 #[derive(Serialize)]
 pub struct Attached {
     name: String,
-    volume: String,
+    #[serde(flatten)]
+    volume: FileName,
     /// The block device with the plaintext.
     pub device: String,
     format: &'static str,
@@ -79,7 +81,7 @@ pub fn set_up(open: &OpenArgs, opened: OpenVolume, name: &str, read_only: bool) 
     }
     Ok(Attached {
         name: name.to_owned(),
-        volume: open.path.display().to_string(),
+        volume: FileName::new("volume", &open.path),
         device: attached.device.display().to_string(),
         format,
         cipher: cipher.clone(),

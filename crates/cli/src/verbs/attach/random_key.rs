@@ -33,7 +33,7 @@ pub struct RandomKeyArgs {
     force: bool,
 
     /// Do not ask for confirmation
-    #[arg(long, requires = "force")]
+    #[arg(long)]
     yes: bool,
 }
 

@@ -1,7 +1,6 @@
 //! `claviger change` for an eCryptfs folder: wraps its unchanged passphrase with another login password.
 
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
 
 use claviger_engine::file_formats::ecryptfs;
 use claviger_engine::internal::files;
@@ -12,14 +11,16 @@ use serde::Serialize;
 use crate::opening::OpenArgs;
 use crate::opening::credentials::NewCredentialArgs;
 use crate::process::guard;
+use crate::terminal::file_name::FileName;
 use crate::terminal::output::{self, Report};
 
 #[derive(Serialize)]
 struct Changed {
-    path: String,
+    #[serde(flatten)]
+    path: FileName,
     format: &'static str,
     /// The files that were written.
-    written: Vec<PathBuf>,
+    written: Vec<String>,
 }
 
 /// Rewraps the passphrase in the file beside the folder, or in the file that the options name. The current password unwraps it;
@@ -52,8 +53,8 @@ pub fn run(open: &OpenArgs, new: &NewCredentialArgs, json: bool) -> anyhow::Resu
     }
     // Verifies the new file as the next reader will use it.
     ecryptfs::unwrap_passphrase(&ecryptfs::read_wrapped(&file)?, new).map_err(|e| e.at(&file))?;
-    let path = open.path.display().to_string();
-    output::print(&Changed { path, format: "eCryptfs", written: vec![file] }, json)
+    let path = FileName::path(&open.path);
+    output::print(&Changed { path, format: "eCryptfs", written: vec![file.display().to_string()] }, json)
 }
 
 fn passphrase(credentials: &[Credential]) -> Result<&Secret> {
@@ -70,9 +71,8 @@ fn is_of(signatures: &[String], passphrase: &Secret) -> Result<bool> {
 
 impl Report for Changed {
     fn text(&self, out: &mut dyn Write) -> io::Result<()> {
-        let written: Vec<_> = self.written.iter().map(|file| Path::display(file).to_string()).collect();
         writeln!(out, "{}: now only the new password opens the folder.", self.path)?;
-        writeln!(out, "Written: {}. The files and their keys are unchanged.", written.join(", "))?;
+        writeln!(out, "Written: {}. The files and their keys are unchanged.", self.written.join(", "))?;
         writeln!(out, "Older copies of that file still open the folder with the old password.")
     }
 }

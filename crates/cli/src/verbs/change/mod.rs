@@ -13,6 +13,7 @@ use serde::Serialize;
 use crate::opening::OpenArgs;
 use crate::opening::cost::CostArgs;
 use crate::opening::credentials::{NewCredentialArgs, one_on_stdin};
+use crate::terminal::file_name::FileName;
 use crate::terminal::output::{self, Report};
 use crate::terminal::{advice, cancel};
 
@@ -61,7 +62,8 @@ pub struct Args {
 
 #[derive(Serialize)]
 struct Changed {
-    path: String,
+    #[serde(flatten)]
+    path: FileName,
     format: &'static str,
     hidden: bool,
     /// What was written, in order.
@@ -103,7 +105,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         editing.opens_with(&credentials, prepared.derivation.map(|d| d.hash), pim, prepared.keyslot).map_err(at)?;
     let warnings = advice::warn(&prepared.warnings);
     let changed = Changed {
-        path: editing.path().display().to_string(),
+        path: FileName::path(editing.path()),
         format: prepared.format,
         hidden: prepared.hidden,
         written: prepared.edit.steps.iter().map(|s| s.what.clone()).collect(),

@@ -14,13 +14,13 @@ use clap::{Arg, ValueHint};
 use clap_complete::CompleteEnv;
 use clap_complete::engine::{ArgValueCompleter, CompletionCandidate};
 use clap_complete::env::Shells;
-use claviger_engine::formats::{Choices, FORMATS, Format};
+use claviger_engine::formats::{Choices, FORMATS, Format, FormatFacts, HeaderFacts, KeyslotFacts};
 use claviger_engine::{Opening, file_formats};
 use claviger_lab::measure::facility::Catalogue;
 use claviger_serve::sessions::{Runtime, Session};
 
 use crate::terminal::output;
-use crate::verbs::attach;
+use crate::verbs::{attach, create};
 
 /// Print shell completions
 #[derive(clap::Args)]
@@ -38,22 +38,27 @@ const ASKED: &str = "CLAVIGER_COMPLETE";
 /// Returns the candidates for a word, besides paths.
 type Words = fn() -> Vec<String>;
 
-/// The candidates by the value's name in `--help`, and by the option's name or, without one, the verb's.
+/// The candidates by the value's name in `--help`, and by the option, with or without its verb, or for words without an option by the
+/// verb. The first row that fits counts.
 const WORDS: &[(&str, &str, Words)] = &[
-    ("NAME", "format", formats),
-    ("FORMAT", "format", formats),
-    ("NAME", "new-format", formats),
-    ("NAME", "cipher", ciphers),
-    ("NAME", "new-cipher", ciphers),
-    ("NAME", "hidden-cipher", ciphers),
-    ("NAME", "hash", hashes),
-    ("NAME", "new-hash", hashes),
-    ("NAME", "kdf", kdfs),
-    ("NAME", "new-kdf", kdfs),
-    ("NAME", "facility", facilities),
+    ("NAME", "create --format", creatable),
+    ("NAME", "--format", formats),
+    ("FORMAT", "--format", formats),
+    ("NAME", "--new-format", creatable),
+    ("NAME", "--cipher", ciphers),
+    ("NAME", "--new-cipher", ciphers),
+    ("NAME", "--hidden-cipher", ciphers),
+    ("NAME", "--hash", hashes),
+    ("NAME", "--new-hash", hashes),
+    ("NAME", "--kdf", kdfs),
+    ("NAME", "--new-kdf", kdfs),
+    ("NAME", "--facility", facilities),
     ("N", "keyslot", keyslots),
-    ("SLOT", "slot", keyslots),
-    ("N", "at", keyslots),
+    ("N", "keyslot --at", free_keyslots),
+    ("N", "--disable-slot", keyslots),
+    ("SLOT", "--slot", keyslots),
+    ("KEYSLOT", "token", keyslots),
+    ("N", "token", tokens),
     ("NAME", "attach", attach::names),
     ("NAME", "detach", mapped),
     ("DIR|VOLUME", "unmount", open),
@@ -77,14 +82,17 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 /// Adds the candidates to the verb and its subcommands.
 fn rich(above: &str, verb: clap::Command) -> clap::Command {
     let name = verb.get_name().to_owned();
-    verb.mut_args(|arg| with_words(if above == "keyslot" { above } else { &name }, arg))
-        .mut_subcommands(|part| rich(&name, part))
+    let place = if ["keyslot", "token"].contains(&above) { above } else { &name };
+    verb.mut_args(|arg| with_words(place, arg)).mut_subcommands(|part| rich(&name, part))
 }
 
 fn with_words(verb: &str, arg: Arg) -> Arg {
     let value = arg.get_value_names().and_then(|names| names.first()).map(|name| name.to_string());
-    let place = arg.get_long().unwrap_or(verb);
-    let row = WORDS.iter().find(|(called, at, _)| value.as_deref() == Some(called) && place == *at);
+    let option = arg.get_long().map(|long| format!("--{long}"));
+    let places =
+        [option.as_ref().map_or(verb.to_owned(), |option| format!("{verb} {option}")), option.unwrap_or_default()];
+    let row =
+        WORDS.iter().find(|(called, at, _)| value.as_deref() == Some(called) && places.iter().any(|place| place == at));
     let own = match arg.get_value_hint() {
         ValueHint::AnyPath | ValueHint::FilePath | ValueHint::ExecutablePath => Some(shells::PATHS),
         ValueHint::DirPath => Some(shells::FOLDERS),
@@ -112,6 +120,10 @@ fn begins_with(word: &str, begins: &str) -> bool {
 fn formats() -> Vec<String> {
     let volumes = FORMATS.iter().map(|format| format.name());
     volumes.chain(file_formats::FILE_FORMATS.iter().map(|format| format.name())).map(str::to_owned).collect()
+}
+
+fn creatable() -> Vec<String> {
+    create::creatable().map(str::to_owned).collect()
 }
 
 fn ciphers() -> Vec<String> {
@@ -156,21 +168,47 @@ fn mapped() -> Vec<String> {
     names.filter_map(|entry| entry.file_name().into_string().ok()).filter(|name| name != "control").collect()
 }
 
-/// The keyslots of the first word that names a volume with keyslots. Asks for nothing, and reads only the header.
+/// The keyslots in use.
 fn keyslots() -> Vec<String> {
-    shells::words_before().iter().skip(1).find_map(keyslots_of).unwrap_or_default()
+    header(|facts| Some(facts.used_keyslots()?.map(|slot| slot.number().to_string()).collect()))
 }
 
-fn keyslots_of(word: &OsString) -> Option<Vec<String>> {
-    let path = at_home(word);
+/// The numbers that a new LUKS keyslot may have.
+fn free_keyslots() -> Vec<String> {
+    header(|facts| {
+        let all = match facts.of_format {
+            FormatFacts::Luks1(_) => 8,
+            FormatFacts::Luks2(_) => 32,
+            _ => return None,
+        };
+        let used: Vec<_> = facts.used_keyslots()?.map(KeyslotFacts::number).collect();
+        Some((0..all).filter(|number| !used.contains(number)).map(|number| number.to_string()).collect())
+    })
+}
+
+/// The numbers of the tokens.
+fn tokens() -> Vec<String> {
+    header(|facts| match &facts.of_format {
+        FormatFacts::Luks2(facts) => Some(facts.tokens.iter().map(|token| token.number.to_string()).collect()),
+        _ => None,
+    })
+}
+
+/// The candidates from the header of the first word that names a volume with some. Asks for nothing, and reads only the header.
+fn header(of: fn(&HeaderFacts) -> Option<Vec<String>>) -> Vec<String> {
+    let in_word = |word: &OsString| of(&facts(word)?);
+    shells::words_before().iter().skip(1).find_map(in_word).unwrap_or_default()
+}
+
+fn facts(word: &OsString) -> Option<HeaderFacts> {
+    let path = at_home(word.to_str().and_then(|word| word.strip_prefix("--header=")).map_or(word, OsStr::new));
     let kind = fs::metadata(&path).ok()?.file_type();
     let header = (kind.is_file() || kind.is_block_device()).then(|| Opening::path(&path).find_header().ok())??.header;
-    let facts = header.describe()?;
-    Some(facts.used_keyslots()?.map(|slot| slot.number().to_string()).collect())
+    header.describe()
 }
 
 /// Shells pass `~/` unexpanded.
-fn at_home(word: &OsString) -> PathBuf {
+fn at_home(word: &OsStr) -> PathBuf {
     let path = PathBuf::from(word);
     match (path.strip_prefix("~"), std::env::home_dir()) {
         (Ok(below), Some(home)) => home.join(below),

@@ -20,6 +20,7 @@ use serde::Serialize;
 use super::args::Args;
 use crate::opening::new_file;
 use crate::process::guard;
+use crate::terminal::file_name::FileName;
 use crate::terminal::left_out::LeftOut;
 use crate::terminal::output::{self, Report};
 use crate::terminal::size::count;
@@ -30,8 +31,10 @@ const DEFAULT_FORMAT: &str = "eCryptfs";
 
 #[derive(Serialize)]
 struct Converted {
-    source: String,
-    destination: String,
+    #[serde(flatten)]
+    source: FileName,
+    #[serde(flatten)]
+    destination: FileName,
     /// Files that are not in the copy, and why.
     left_out: LeftOut,
     /// The formats; `None` for an unencrypted folder.
@@ -76,8 +79,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     files::rename_new(&part, destination)
         .and_then(|()| files::sync_folder(destination))
         .map_err(|e| Error::from(e).at(destination))?;
-    let shown = |path: &Path| path.display().to_string();
-    let (source, destination) = (shown(&args.open.path), shown(destination));
+    let source = FileName::new("source", &args.open.path);
+    let destination = FileName::new("destination", destination);
     let converted = Converted { source, destination, left_out, from, to, copied };
     output::print(&converted, args.json)?;
     if !converted.left_out.is_empty() {

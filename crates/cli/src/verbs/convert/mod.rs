@@ -31,6 +31,7 @@ use crate::opening::credentials::one_on_stdin;
 use crate::opening::plaintext::with_threads;
 use crate::process::guard;
 use crate::process::key_process::{self, RegisterArgs, Started, Which};
+use crate::terminal::file_name::FileName;
 use crate::terminal::output::{self, Report};
 use crate::terminal::progress::Progress;
 use crate::terminal::{advice, cancel, size};
@@ -43,8 +44,10 @@ const DEFAULT_FORMAT: &str = "VeraCrypt";
 
 #[derive(Serialize)]
 struct Converted {
-    source: String,
-    destination: String,
+    #[serde(flatten)]
+    source: FileName,
+    #[serde(flatten)]
+    destination: FileName,
     /// The formats; `None` for plaintext.
     from: Option<&'static str>,
     to: Option<&'static str>,
@@ -197,8 +200,8 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     target.forget_cached();
     copying.compare(from..destination.len(), "Comparing", cancel).map_err(told)?;
     let converted = Converted {
-        source: args.open.path.display().to_string(),
-        destination: args.destination.display().to_string(),
+        source: FileName::new("source", &args.open.path),
+        destination: FileName::new("destination", &args.destination),
         from: source.format,
         to: kind.as_ref().map(|kind| kind.format.name()),
         size: source.store.len(),

@@ -11,9 +11,14 @@ use crate::opening::cost::CostArgs;
 use crate::opening::credentials::CredentialArgs;
 use crate::opening::overwrite::Overwrite;
 use crate::opening::{HiddenArgs, takes_no};
+use crate::terminal::end_heading::EndHeading;
 use crate::terminal::size;
 
 /// Create an encrypted volume
+///
+/// Usually a file, with a file system for Windows, macOS and Linux in it; VeraCrypt opens it, too:
+///
+/// claviger create --size 100M --filesystem exfat secrets.hc
 ///
 /// Creates a new file, allocating its space at once, or uses a whole block device. The volume is filled with
 /// random-looking bytes to hide how much of it is in use. Existing data are overwritten only with --force and a
@@ -23,24 +28,21 @@ use crate::terminal::size;
 /// NTFS or ext file system. Without its password, nobody can tell that it exists. Options without `hidden` in their
 /// names, except --size and --quick, then apply to opening the outer volume.
 ///
-/// With an encrypted folder format, a new empty folder is created.
+/// With --format eCryptfs, a new empty folder is created, whose files are encrypted one by one.
 ///
 /// Sizes are bytes, or a number with K, M, G, T or KiB, MiB … (powers of 1024) or KB, MB … (powers of 1000).
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
-  claviger create --size 100M secrets.hc
-  claviger create --format eCryptfs secrets
-  claviger create --size 1G --cipher AES-Twofish-Serpent --hash Whirlpool --pim 500 secrets.hc
-  claviger create --size 1G --format TrueCrypt secrets.tc
-  claviger create --size 1G --format LUKS2 --label photos secrets.luks
-  claviger create --force --for rbd rbd:volumes/photos
+  claviger create --size 100M --filesystem exfat secrets.hc
+  claviger create --size 1G --format LUKS2 --filesystem ext4 --label photos photos.luks
   claviger create --size 10G --format BitLocker --filesystem ntfs stick.img
   claviger create --size 10G --format BitLocker --to-go --recovery-password-file stick.txt stick.img
-  claviger create --list
+  claviger create --size 1G --format TrueCrypt --filesystem fat secrets.tc
+  claviger create --size 1G --cipher AES-Twofish-Serpent --hash Whirlpool --pim 500 secrets.hc
   claviger create --hidden --size 20M secrets.hc
-
-The new volume is empty; to make a file system in it:
-  claviger serve secrets.hc --run 'nbdcopy fat.img \"$uri\"'")]
+  claviger create --format eCryptfs secrets
+  claviger create --force --for rbd rbd:volumes/photos
+  claviger create --list")]
 pub struct Args {
     /// The file to create, or a block device
     #[arg(value_name = "VOLUME", required_unless_present = "list")]
@@ -50,41 +52,13 @@ pub struct Args {
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub size: Option<u64>,
 
-    /// Format of the volume [default: VeraCrypt]
+    /// Format of the volume, or eCryptfs for a folder; see --list [default: VeraCrypt]
     #[arg(long, value_name = "NAME")]
     pub format: Option<String>,
 
     /// Create a volume that this program can open, too: LUKS2, or LUKS1 with --format
     #[arg(long = "for", value_name = "PROGRAM", conflicts_with_all = ["hidden", "header", "integrity", "home", "to_go"])]
     pub made_for: Option<Program>,
-
-    /// Cipher or cascade; see --list
-    #[arg(long, value_name = "NAME")]
-    pub cipher: Option<String>,
-
-    /// Hash of the key derivation; see --list
-    #[arg(long, value_name = "NAME")]
-    pub hash: Option<String>,
-
-    /// PIM of a VeraCrypt volume, for more or fewer iterations; needed each time the volume is opened
-    #[arg(long, value_name = "N")]
-    pub pim: Option<u32>,
-
-    /// Size of the volume key, in bits, if the format has several
-    #[arg(long, value_name = "BITS")]
-    pub key_size: Option<u32>,
-
-    /// Size of an encryption sector, in bytes, where the format has several
-    #[arg(long, value_name = "BYTES")]
-    pub sector_size: Option<u32>,
-
-    /// Create a new key file for a loop-AES volume, encrypted by gpg with the password. Never overwrites a file
-    #[arg(long, value_name = "FILE", conflicts_with = "keyfiles")]
-    pub fresh_keyfile: Option<PathBuf>,
-
-    /// Do not encrypt the new key file: it alone opens the volume
-    #[arg(long, requires = "fresh_keyfile", conflicts_with = "password")]
-    pub unencrypted_keyfile: bool,
 
     /// Do not fill the volume. Faster, but reveals which parts are in use, and old contents stay readable
     #[arg(long)]
@@ -93,52 +67,80 @@ pub struct Args {
     #[command(flatten)]
     pub overwrite: Overwrite,
 
-    /// List the available ciphers and hashes, the defaults first
+    /// List the formats with their ciphers and hashes, the defaults first
     #[arg(long, conflicts_with_all = ["path", "size", "cipher", "hash", "pim", "quick", "force", "hidden"])]
     pub list: bool,
-
-    /// Set up an encrypted home folder in VOLUME, as ecryptfs-setup-private does: .Private, .ecryptfs with a random
-    /// passphrase that the password unwraps, and Private as mount point. eCryptfs only
-    #[arg(long, conflicts_with_all = ["cipher", "key_size"])]
-    pub home: bool,
 
     /// Print JSON
     #[arg(long)]
     pub json: bool,
 
+    /// Create this file system in the volume. Needs mkfs.ext4, mkfs.xfs and so on. BitLocker takes ntfs, exfat or fat
+    #[arg(long, value_name = "KIND", help_heading = "File system")]
+    pub filesystem: Option<FileSystem>,
+
+    /// Label of the file system, and of a LUKS2 or BitLocker volume
+    #[arg(long, value_name = "TEXT", help_heading = "File system")]
+    pub label: Option<String>,
+
     #[command(flatten)]
     pub credentials: CredentialArgs,
+
+    /// Cipher or cascade; see --list
+    #[arg(long, value_name = "NAME", help_heading = "Encryption")]
+    pub cipher: Option<String>,
+
+    /// Size of the volume key, in bits, if the format has several
+    #[arg(long, value_name = "BITS", help_heading = "Encryption")]
+    pub key_size: Option<u32>,
+
+    /// Size of an encryption sector, in bytes, where the format has several
+    #[arg(long, value_name = "BYTES", help_heading = "Encryption")]
+    pub sector_size: Option<u32>,
+
+    /// Integrity protection: hmac-sha256, hmac-sha512, aes-gcm-random, aes-ccm-random, chacha20-poly1305, aegis128-random; or, as in
+    /// cryptsetup, aead or poly1305 with a --cipher. LUKS2 only
+    #[arg(long, value_name = "NAME", help_heading = "Encryption")]
+    pub integrity: Option<String>,
+
+    /// Hash of the key derivation; see --list
+    #[arg(long, value_name = "NAME", help_heading = "Key derivation")]
+    pub hash: Option<String>,
+
+    /// PIM of a VeraCrypt volume, for more or fewer iterations; needed each time the volume is opened
+    #[arg(long, value_name = "N", help_heading = "Key derivation")]
+    pub pim: Option<u32>,
 
     #[command(flatten)]
     pub cost: CostArgs,
 
     #[command(flatten)]
-    pub protectors: ProtectorArgs,
-
-    /// Put a discovery volume in front, whose text tells any system what the volume is
-    #[arg(long, help_heading = "BitLocker")]
-    pub to_go: bool,
-
-    /// Create this file system in the volume, with --label. Needs mkfs.ext4, mkfs.xfs and so on. BitLocker takes
-    /// ntfs, exfat or fat
-    #[arg(long, value_name = "KIND")]
-    pub filesystem: Option<FileSystem>,
-
-    #[command(flatten)]
-    pub luks: LuksArgs,
+    pub layout: LayoutArgs,
 
     #[command(flatten)]
     pub hidden: HiddenVolumeArgs,
+
+    #[command(flatten)]
+    pub protectors: ProtectorArgs,
+
+    /// Create a new key file for a loop-AES volume, encrypted by gpg with the password. Never overwrites a file
+    #[arg(long, value_name = "FILE", conflicts_with = "keyfiles", help_heading = "Key file of gpg")]
+    pub fresh_keyfile: Option<PathBuf>,
+
+    /// Do not encrypt the new key file: it alone opens the volume
+    #[arg(long, requires = "fresh_keyfile", conflicts_with = "password", help_heading = "Key file of gpg")]
+    pub unencrypted_keyfile: bool,
+
+    /// Set up an encrypted home folder in VOLUME, as ecryptfs-setup-private does: .Private, .ecryptfs with a random
+    /// passphrase that the password unwraps, and Private as mount point. eCryptfs only
+    #[arg(long, conflicts_with_all = ["cipher", "key_size"], help_heading = "Encrypted folder")]
+    pub home: bool,
 }
 
-/// Options for LUKS volumes.
+/// Where the header and the data are, and what the header says besides keys.
 #[derive(clap::Args)]
-#[command(next_help_heading = "LUKS")]
-pub struct LuksArgs {
-    /// Label of a LUKS2 or BitLocker volume, and of the file system
-    #[arg(long, value_name = "TEXT")]
-    pub label: Option<String>,
-
+#[command(next_help_heading = "Header and layout", end_heading())]
+pub struct LayoutArgs {
     /// Subsystem, a second label. LUKS2 only
     #[arg(long, value_name = "TEXT")]
     pub subsystem: Option<String>,
@@ -146,11 +148,6 @@ pub struct LuksArgs {
     /// UUID [default: random]
     #[arg(long, value_name = "UUID")]
     pub uuid: Option<String>,
-
-    /// Integrity protection: hmac-sha256, hmac-sha512, aes-gcm-random, aes-ccm-random, chacha20-poly1305, aegis128-random; or, as in
-    /// cryptsetup, aead or poly1305 with a --cipher. LUKS2 only
-    #[arg(long, value_name = "NAME")]
-    pub integrity: Option<String>,
 
     /// Put the header into this new file, leaving only data in the volume
     #[arg(long, value_name = "FILE")]
@@ -167,10 +164,15 @@ pub struct LuksArgs {
     /// Size of the keyslots area: up to 128M. LUKS2 only
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub keyslots_size: Option<u64>,
+
+    /// Put a discovery volume in front, whose text tells any system what the volume is. BitLocker only
+    #[arg(long)]
+    pub to_go: bool,
 }
 
 /// Options for the hidden volume.
 #[derive(clap::Args)]
+#[command(next_help_heading = "Hidden volume", end_heading())]
 pub struct HiddenVolumeArgs {
     /// Create a hidden volume inside VOLUME, as large as is safe or --size. Overwrites the file system's free space
     /// there, including any existing hidden volume
@@ -193,15 +195,15 @@ impl Args {
             hash: self.hash.as_deref(),
             pim: self.pim,
             cost,
-            integrity: self.luks.integrity.as_deref(),
-            uuid: self.luks.uuid.as_deref(),
-            label: self.luks.label.as_deref(),
-            subsystem: self.luks.subsystem.as_deref(),
-            data_offset: self.luks.offset,
-            metadata_size: self.luks.metadata_size,
-            keyslots_size: self.luks.keyslots_size,
+            integrity: self.integrity.as_deref(),
+            uuid: self.layout.uuid.as_deref(),
+            label: self.label.as_deref(),
+            subsystem: self.layout.subsystem.as_deref(),
+            data_offset: self.layout.offset,
+            metadata_size: self.layout.metadata_size,
+            keyslots_size: self.layout.keyslots_size,
             sector_size: self.sector_size,
-            discovery: self.to_go,
+            discovery: self.layout.to_go,
             ..Spec::default()
         };
         let refused = spec.parameters().first().map(|parameter| (true, parameter.name()));
@@ -210,7 +212,7 @@ impl Args {
             (self.quick, "--quick"),
             (self.overwrite.force, "--force"),
             (self.filesystem.is_some(), "file system"),
-            (self.luks.header.is_some(), "detached header"),
+            (self.layout.header.is_some(), "detached header"),
             (self.fresh_keyfile.is_some(), "key file"),
             (!self.protectors.parameters().is_empty(), "recovery password or startup key"),
             (self.credentials.gives_volume_key(), "volume key"),

@@ -15,17 +15,19 @@ use serde::Serialize;
 use super::args::Args;
 use crate::opening::new_file;
 use crate::process::guard;
+use crate::terminal::file_name::FileName;
 use crate::terminal::output::{self, Report};
 
 #[derive(Serialize)]
 struct Created {
-    path: String,
+    #[serde(flatten)]
+    path: FileName,
     format: &'static str,
     /// The signatures of the keys for contents, then for names.
     signatures: Vec<String>,
     /// The mount point, in a home.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    mount_point: Option<String>,
+    #[serde(flatten)]
+    mount_point: Option<FileName>,
     /// The options needed to open the folder again, or new files would be encrypted differently.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     opened_with: Vec<String>,
@@ -55,7 +57,7 @@ pub fn run(args: &Args, format: &'static dyn FileFormat, path: &Path) -> anyhow:
                     let _ = fs::remove_dir(path);
                 }
             })?;
-            let path = path.display().to_string();
+            let path = FileName::path(path);
             Created { path, format: format.name(), signatures, mount_point: None, opened_with: args.opened_with() }
         }
     };
@@ -88,9 +90,9 @@ fn home(path: &Path, password: &Secret) -> Result<Created> {
     new_file::write(&beside.join(ecryptfs::MOUNT_POINT), mount_point.as_bytes())?;
     new_file::write(&beside.join(ecryptfs::AUTO_MOUNT), b"")?;
     let signatures = check(&lower, password, FolderOptions::default())?;
-    let mount_point = Some(upper.display().to_string());
+    let mount_point = Some(FileName::new("mount_point", &upper));
     let format = ecryptfs::ECRYPTFS.name();
-    Ok(Created { path: lower.display().to_string(), format, signatures, mount_point, opened_with: Vec::new() })
+    Ok(Created { path: FileName::path(&lower), format, signatures, mount_point, opened_with: Vec::new() })
 }
 
 /// A random passphrase: 32 hexadecimal digits, as ecryptfs-setup-private creates them.
@@ -152,7 +154,7 @@ impl Report for Created {
             words.push(format!("--format={format}"));
         }
         words.extend(opened_with.iter().cloned());
-        words.extend([path.clone(), to.to_owned()]);
+        words.extend([path.to_string(), to.to_owned()]);
         writeln!(out, "To mount it: {}", output::command(words.iter().map(String::as_str)))
     }
 }

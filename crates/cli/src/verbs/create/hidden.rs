@@ -18,13 +18,15 @@ use super::filesystem::{FileSystem, Wish};
 use super::report::tell_filling;
 use crate::opening::UnlockArgs;
 use crate::process::guard;
+use crate::terminal::file_name::FileName;
 use crate::terminal::output::{self, Report};
 use crate::terminal::progress::Progress;
 use crate::terminal::{advice, cancel, prompt, size};
 
 #[derive(Serialize)]
 struct Hidden {
-    path: String,
+    #[serde(flatten)]
+    path: FileName,
     format: &'static str,
     cipher: String,
     hash: Cow<'static, str>,
@@ -78,7 +80,7 @@ pub fn run(args: &Args, path: &Path) -> anyhow::Result<()> {
     consent(args, path, &room)?;
 
     // The hidden volume.
-    let wish = args.filesystem.map(|kind| Wish { kind, sector: 512, label: args.luks.label.as_deref() });
+    let wish = args.filesystem.map(|kind| Wish { kind, sector: 512, label: args.label.as_deref() });
     wish.iter().try_for_each(|wish| wish.check(false))?;
     let choices = formats::creator_of(format)?.choices();
     let spec = Spec {
@@ -113,7 +115,7 @@ pub fn run(args: &Args, path: &Path) -> anyhow::Result<()> {
     }
     let facts = unlocked.facts;
     let hidden = Hidden {
-        path: path.display().to_string(),
+        path: FileName::path(path),
         format: facts.format,
         hash: facts.hash_name(),
         cipher: facts.cipher,
@@ -130,7 +132,7 @@ pub fn run(args: &Args, path: &Path) -> anyhow::Result<()> {
 
 /// Asks before the free space is overwritten: an existing hidden volume in it would not show.
 fn consent(args: &Args, path: &Path, room: &HiddenRoom) -> claviger_engine::Result<()> {
-    if args.overwrite.yes {
+    if args.overwrite.force && args.overwrite.yes {
         return Ok(());
     }
     let HiddenRoom { largest, filesystem, .. } = room;

@@ -20,14 +20,15 @@ use claviger_engine::formats::takes::{self, Parameter, Purpose, Takes};
 use claviger_engine::formats::{self, Creator, Facts};
 use claviger_engine::internal::files;
 use claviger_engine::spec::ReservedAt;
-use claviger_engine::{Credential, Error, ErrorKind, FORMATS, Format, Secret, Spec, Store, Volume, file_formats};
+use claviger_engine::{Credential, Error, ErrorKind, Format, Secret, Spec, Store, Volume, file_formats};
 use filesystem::{FileSystem, Wish};
 use program::Program;
-use report::{Created, Listed};
+use report::Created;
 use target::{NewHeader, NewVolume};
 
 use crate::opening::{new_file, remote};
 use crate::process::guard;
+use crate::terminal::file_name::FileName;
 use crate::terminal::progress::Progress;
 use crate::terminal::{cancel, output};
 
@@ -36,8 +37,7 @@ const DEFAULT_FORMAT: &str = "VeraCrypt";
 
 pub fn run(args: &Args) -> anyhow::Result<()> {
     if args.list {
-        let listed = |f: &&'static dyn Format| Some(Listed { format: f.name(), choices: f.creator()?.choices() });
-        return output::print(&FORMATS.iter().filter_map(listed).collect::<Vec<_>>(), args.json);
+        return output::print(&report::listed(), args.json);
     }
     let path = args.path.as_deref().expect("clap requires it without --list");
     if args.hidden.hidden {
@@ -46,8 +46,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     guard::no_dumps();
     cancel::install()?;
     let name = args.format.as_deref().unwrap_or(args.made_for.map_or(DEFAULT_FORMAT, |_| Program::FORMAT));
-    let begins = |program: Program| program.data_offset(name, args.cipher.as_deref(), args.luks.offset);
-    let data_offset = args.made_for.map(begins).transpose()?.or(args.luks.offset);
+    let begins = |program: Program| program.data_offset(name, args.cipher.as_deref(), args.layout.offset);
+    let data_offset = args.made_for.map(begins).transpose()?.or(args.layout.offset);
     if let Ok(format) = file_formats::named(name) {
         return folder::run(args, format, path);
     }
@@ -56,10 +56,18 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             .hint("Add --format eCryptfs.")
             .into());
     }
-    let format = formats::by_name(name)?;
+    let format = formats::by_name(name).map_err(|_| {
+        let all: Vec<_> = creatable().collect();
+        Error::misuse(format!("there is no format called {name}; use one of: {}", all.join(", ")))
+    })?;
     let key = args.credentials.new_volume_key()?;
     let plan = Plan::of(args, format, key.as_ref(), data_offset)?;
     make(args, path, plan)
+}
+
+/// The names of the formats in which this verb creates a volume or a folder.
+pub fn creatable() -> impl Iterator<Item = &'static str> {
+    report::listed().into_iter().map(|listed| listed.format)
 }
 
 /// A checked plan for a new volume. Nothing has been written yet, and the user has not been asked.
@@ -88,42 +96,42 @@ impl<'a> Plan<'a> {
         let may = |parameter| takes.creating.contains(&parameter);
         let reserves = may(Parameter::FileSystem);
         let sector_size = args.sector_size.or_else(|| args.filesystem?.sector().filter(|_| may(Parameter::SectorSize)));
-        let label = args.luks.label.as_deref();
+        let label = args.label.as_deref();
         let wish = args.filesystem.map(|kind| Wish { kind, sector: sector_size.unwrap_or(512), label });
         let spec = Spec {
             cipher: choose("cipher", args.cipher.as_deref(), &choices.ciphers, choices.complete)?,
             hash: choose("hash", args.hash.as_deref(), &choices.hashes, choices.complete)?,
             pim: args.pim,
             cost: args.cost.cost()?,
-            integrity: args.luks.integrity.as_deref(),
-            uuid: args.luks.uuid.as_deref(),
+            integrity: args.integrity.as_deref(),
+            uuid: args.layout.uuid.as_deref(),
             label: label.filter(|_| wish.is_none() || may(Parameter::Label)),
-            subsystem: args.luks.subsystem.as_deref(),
+            subsystem: args.layout.subsystem.as_deref(),
             volume_key,
             data_offset,
-            metadata_size: args.luks.metadata_size,
-            keyslots_size: args.luks.keyslots_size,
+            metadata_size: args.layout.metadata_size,
+            keyslots_size: args.layout.keyslots_size,
             key_bits: args.key_size,
             sector_size,
             quick: args.quick,
-            discovery: args.to_go,
+            discovery: args.layout.to_go,
             reserved_at: wish.filter(|_| reserves).map_or_else(ReservedAt::default, |wish| wish.kind.reserved_at()),
             cancel: Some(cancel::flag()),
             ..Spec::default()
         };
         let mut asked = spec.parameters();
-        asked.extend(args.luks.header.is_some().then_some(Parameter::DetachedHeader));
+        asked.extend(args.layout.header.is_some().then_some(Parameter::DetachedHeader));
         asked.extend(args.fresh_keyfile.is_some().then_some(Parameter::FreshKeyfile));
         asked.extend(args.protectors.parameters());
-        asked.extend(args.to_go.then_some(Parameter::DiscoveryVolume));
+        asked.extend(args.layout.to_go.then_some(Parameter::DiscoveryVolume));
         takes::check(format.name(), &takes, Purpose::Creating, &asked)?;
         args.protectors.check(&takes, args.json)?;
         wish.iter().try_for_each(|wish| wish.check(reserves))?;
-        let min_len = match (&args.luks.header, data_offset) {
+        let min_len = match (&args.layout.header, data_offset) {
             (None, None) => choices.min_len,
             (_, offset) => offset.unwrap_or(0).saturating_add(512),
         };
-        if let Some(header) = &args.luks.header {
+        if let Some(header) = &args.layout.header {
             remote::must_be_here(header, "a new header")?;
             new_file::must_be_new(header)?;
         }
@@ -155,7 +163,7 @@ fn make(args: &Args, path: &Path, plan: Plan<'_>) -> anyhow::Result<()> {
     let mut protectors = args.protectors.make(&takes, creator, credentials)?;
     let credentials = &protectors.credentials[..];
 
-    let mut new_header = args.luks.header.as_deref().map(|path| NewHeader::create(path, &args.luks)).transpose()?;
+    let mut new_header = args.layout.header.as_deref().map(|path| NewHeader::create(path, &args.layout)).transpose()?;
     let header_store =
         new_header.as_ref().and_then(|header| header.store.clone()).map(|header| header as Arc<dyn Store>);
     let header_store = header_store.unwrap_or_else(|| Arc::clone(&target.store));
@@ -183,7 +191,7 @@ fn make(args: &Args, path: &Path, plan: Plan<'_>) -> anyhow::Result<()> {
         (None, Some(wish)) => Wish { sector: facts.sector_size, ..wish }.make_in(volume).map_err(at)?,
         (None, None) => drop(volume),
     }
-    if let Some(header) = &args.luks.header {
+    if let Some(header) = &args.layout.header {
         // Before the volume is final: without its header it would be lost.
         files::sync_folder(header).map_err(|e| Error::from(e).at(header))?;
     }
@@ -194,7 +202,7 @@ fn make(args: &Args, path: &Path, plan: Plan<'_>) -> anyhow::Result<()> {
         header.store = None;
     }
     let created = Created {
-        path: path.display().to_string(),
+        path: FileName::path(path),
         format: facts.format,
         hash: facts.hash_name(),
         cipher: facts.cipher,
@@ -204,7 +212,7 @@ fn make(args: &Args, path: &Path, plan: Plan<'_>) -> anyhow::Result<()> {
         seconds: (end - begin).as_secs_f64(),
         filling_seconds: filling.get().map(|begin| (end - *begin).as_secs_f64()),
         opened_with,
-        keyfile: args.fresh_keyfile.as_ref().map(|path| path.display().to_string()),
+        keyfile: args.fresh_keyfile.as_ref().map(|path| FileName::new("keyfile", path)),
         protectors: protectors.keep(),
         filesystem: args.filesystem.map(FileSystem::name),
         kept: reserved,

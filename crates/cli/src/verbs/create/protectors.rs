@@ -11,11 +11,13 @@ use claviger_serve::key_process::FileNumber;
 use serde::Serialize;
 
 use crate::opening::new_file;
+use crate::terminal::end_heading::EndHeading;
+use crate::terminal::file_name::FileName;
 use crate::terminal::output::Report;
 
 /// What only BitLocker volumes have.
 #[derive(clap::Args)]
-#[command(next_help_heading = "BitLocker")]
+#[command(next_help_heading = "BitLocker protectors", end_heading())]
 pub(crate) struct ProtectorArgs {
     /// Write the recovery password into this new file instead of printing it. Never overwrites a file
     #[arg(long, value_name = "FILE", conflicts_with = "no_recovery_password")]
@@ -49,11 +51,11 @@ pub(crate) struct ProtectorReport {
     #[serde(skip)]
     recovery_password: Option<Secret>,
     /// The file with the recovery password.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    recovery_password_file: Option<String>,
+    #[serde(flatten)]
+    recovery_password_file: Option<FileName>,
     /// The file with the startup key.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    startup_key: Option<String>,
+    #[serde(flatten)]
+    startup_key: Option<FileName>,
 }
 
 impl ProtectorArgs {
@@ -126,7 +128,7 @@ impl ProtectorArgs {
             match &self.recovery_password_file {
                 Some(path) => {
                     made.write(path, &new_file::line(&password))?;
-                    made.told.recovery_password_file = Some(path.display().to_string());
+                    made.told.recovery_password_file = Some(FileName::new("recovery_password_file", path));
                 }
                 None => made.told.recovery_password = Some(Secret::copy_from(&password)),
             }
@@ -136,7 +138,7 @@ impl ProtectorArgs {
             let (name, contents) = creator.fresh_startup_key()?;
             let path = folder.join(name);
             made.write(&path, &contents)?;
-            made.told.startup_key = Some(path.display().to_string());
+            made.told.startup_key = Some(FileName::new("startup_key", &path));
             made.credentials.push(Credential::Keyfile(contents));
         }
         Ok(made)

@@ -4,11 +4,14 @@ use std::borrow::Cow;
 use std::io::{self, Write};
 use std::time::Duration;
 
-use claviger_engine::formats::Choices;
+use claviger_engine::file_formats::FileFormat;
+use claviger_engine::file_formats::ecryptfs::{self, ECRYPTFS};
+use claviger_engine::formats::{Choices, FORMATS};
 use claviger_engine::spec::Reserved;
 use serde::Serialize;
 
 use super::protectors::ProtectorReport;
+use crate::terminal::file_name::FileName;
 use crate::terminal::output::{self, Report};
 use crate::terminal::size;
 
@@ -21,7 +24,8 @@ pub struct Listed {
 
 #[derive(Serialize)]
 pub struct Created {
-    pub path: String,
+    #[serde(flatten)]
+    pub path: FileName,
     pub format: &'static str,
     pub cipher: String,
     pub hash: Cow<'static, str>,
@@ -39,8 +43,8 @@ pub struct Created {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub opened_with: Vec<String>,
     /// The new key file.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub keyfile: Option<String>,
+    #[serde(flatten)]
+    pub keyfile: Option<FileName>,
     /// The other protectors.
     #[serde(flatten)]
     pub protectors: ProtectorReport,
@@ -99,10 +103,21 @@ pub fn tell_filling(out: &mut dyn Write, size: u64, seconds: f64, filling: Optio
     }
 }
 
+/// What can be created: the volumes, then the encrypted folders.
+pub fn listed() -> Vec<Listed> {
+    let volumes = FORMATS.iter().filter_map(|format| Some((format.name(), format.creator()?.choices())));
+    let folder =
+        (ECRYPTFS.name(), Choices { ciphers: ecryptfs::ciphers(), hashes: Vec::new(), complete: true, min_len: 0 });
+    volumes.chain([folder]).map(|(format, choices)| Listed { format, choices }).collect()
+}
+
 impl Report for Vec<Listed> {
     fn text(&self, out: &mut dyn Write) -> io::Result<()> {
         for Listed { format, choices } in self {
-            writeln!(out, "{format}, from {} on", size::exact(choices.min_len))?;
+            match choices.min_len {
+                0 => writeln!(out, "{format}, an encrypted folder")?,
+                len => writeln!(out, "{format}, from {} on", size::exact(len))?,
+            }
             writeln!(out, "  ciphers: {}", choices.ciphers.join(", "))?;
             if !choices.hashes.is_empty() {
                 writeln!(out, "  hashes:  {}", choices.hashes.join(", "))?;

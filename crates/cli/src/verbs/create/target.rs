@@ -11,7 +11,7 @@ use claviger_engine::internal::files;
 use claviger_engine::store::{Access, FileStore};
 use claviger_engine::{Error, Result, Store};
 
-use super::args::LuksArgs;
+use super::args::LayoutArgs;
 use crate::opening::overwrite::Overwrite;
 use crate::opening::remote;
 use crate::terminal::{output, size};
@@ -177,7 +177,7 @@ pub struct NewHeader {
 
 impl NewHeader {
     /// Creates a header file that is large enough for LUKS1 and LUKS2.
-    pub fn create(path: &Path, args: &LuksArgs) -> Result<Self> {
+    pub fn create(path: &Path, args: &LayoutArgs) -> Result<Self> {
         const LEN: u64 = 16 << 20;
         let len = match (args.metadata_size, args.keyslots_size) {
             (None, None) => LEN,

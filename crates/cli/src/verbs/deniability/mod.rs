@@ -20,6 +20,8 @@ use serde::Serialize;
 use crate::opening::OpenArgs;
 use crate::opening::remote::is_remote;
 use crate::process::guard;
+use crate::terminal::end_heading::EndHeading;
+use crate::terminal::file_name::FileName;
 use crate::terminal::output::{self, Report};
 use crate::terminal::progress::Progress;
 use crate::terminal::{cancel, prompt};
@@ -28,7 +30,7 @@ use host::Host;
 
 /// What an audit looks at besides the volume.
 #[derive(clap::Args)]
-#[command(next_help_heading = "What an observer can tell")]
+#[command(next_help_heading = "What an observer can tell", end_heading())]
 pub struct DeniabilityArgs {
     /// List what an observer can tell from the volume, the surrounding file system and this machine. Asks for no password
     #[arg(long, conflicts_with = "inside")]
@@ -45,7 +47,8 @@ pub struct DeniabilityArgs {
 
 #[derive(Serialize)]
 struct Audit {
-    path: String,
+    #[serde(flatten)]
+    path: FileName,
     findings: Vec<Finding>,
 }
 
@@ -65,7 +68,7 @@ pub fn run(open: &OpenArgs, args: &DeniabilityArgs, json: bool) -> anyhow::Resul
             findings.extend(Host::here().findings(path)?);
         }
     }
-    output::print(&Audit { path: path.display().to_string(), findings }, json)
+    output::print(&Audit { path: FileName::path(path), findings }, json)
 }
 
 fn copies_and_password(

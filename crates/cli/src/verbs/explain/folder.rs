@@ -17,6 +17,7 @@ use crate::opening::OpenArgs;
 use crate::opening::files;
 use crate::opening::found_folder::FoundFolder;
 use crate::terminal::exit::{self, Silent};
+use crate::terminal::file_name::FileName;
 use crate::terminal::output::{self, Report};
 use crate::terminal::progress::Progress;
 use crate::terminal::size::count;
@@ -28,7 +29,8 @@ const TOLD: usize = 20;
 
 #[derive(Default, Serialize)]
 struct Explained {
-    path: String,
+    #[serde(flatten)]
+    path: FileName,
     /// The folder as words of a command line.
     #[serde(skip)]
     words: [String; 2],
@@ -50,7 +52,7 @@ struct Explained {
 /// Explains the folder itself, or the one to which `inside` leads.
 pub fn run(open: &OpenArgs, inside: Option<&OsStr>, without_password: bool, json: bool) -> anyhow::Result<()> {
     cancel::install()?;
-    let mut explained = Explained { path: open.path.display().to_string(), ..Explained::default() };
+    let mut explained = Explained { path: FileName::path(&open.path), ..Explained::default() };
     match open.find_folder(Access::ReadOnly, inside) {
         Ok(found) => explained.folder(&found, without_password)?,
         Err(e) if shows_nothing(&e) => explained.no_folder(&open.path, inside)?,

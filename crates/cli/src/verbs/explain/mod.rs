@@ -25,6 +25,7 @@ use serde::Serialize;
 use crate::opening::{OpenArgs, files, images};
 use crate::process::guard;
 use crate::terminal::exit::{self, Silent};
+use crate::terminal::file_name::FileName;
 use crate::terminal::output::{self, Report, printable};
 use crate::terminal::progress::Progress;
 use crate::terminal::{advice, cancel, size};
@@ -67,7 +68,8 @@ pub struct Args {
 
 #[derive(Serialize)]
 struct Explained {
-    path: String,
+    #[serde(flatten)]
+    path: FileName,
     #[serde(flatten)]
     diagnosis: Diagnosis,
     /// The credentials and format that open the volume.
@@ -243,7 +245,7 @@ fn announce(format: &str, step: SearchStep, may_take: Option<&(dyn Fn(Duration) 
 
 impl Explained {
     fn new(args: &Args, diagnosis: Diagnosis) -> Self {
-        let path = args.open.path.display().to_string();
+        let path = FileName::path(&args.open.path);
         let mut explained = Self {
             path,
             diagnosis,
@@ -269,7 +271,7 @@ impl Explained {
 
     /// Explains bytes for which no password needs to be tried. Returns the exit code.
     fn without_candidates(&mut self) -> u8 {
-        let path = self.path.clone();
+        let path = self.path.to_string();
         let trouble = match &self.diagnosis.mark {
             Some(mark @ Mark { opened_by: Some(_), .. }) => {
                 let steps = images::steps(mark, &path);
@@ -305,7 +307,7 @@ impl Explained {
                 "At byte {at} (sector {}) a {format} volume begins, but no partition table lists it: the table was lost.",
                 at / 512
             ));
-            let (offset, path) = (at.to_string(), self.path.clone());
+            let (offset, path) = (at.to_string(), self.path.to_string());
             self.advise(
                 "To make a device of it, as root:",
                 &["losetup", "--find", "--show", "--read-only", "--offset", &offset, &path],
@@ -332,14 +334,14 @@ impl Explained {
     /// Advises restoring a header backup, if one of the formats has backups.
     fn restore_from_backup(&mut self, what: &str, formats: &[&str]) {
         if formats.iter().any(|name| has_backups(name)) {
-            let path = self.path.clone();
+            let path = self.path.to_string();
             self.advise(what, &["claviger", "header", "restore", "--from", "BACKUP", &path]);
         }
     }
 
     /// Reports damage that does not prevent trials, and how to repair it.
     fn is_damaged_in_part(&mut self, targets: &[UnlockTarget]) {
-        let path = self.path.clone();
+        let path = self.path.to_string();
         for target in targets {
             let damage = target.header.damage();
             if damage.iter().any(|warning| warning.advice == Some(engine::Advice::RepairHeader)) {
@@ -351,7 +353,7 @@ impl Explained {
 
     /// Explains what random bytes may be, and how to try that.
     fn may_have_no_header(&mut self) {
-        let path = self.path.clone();
+        let path = self.path.to_string();
         self.findings.push(format!(
             "Volumes without a header ({}) look like this too; they are tried only if you give the format.",
             without_header()
@@ -376,7 +378,7 @@ impl Explained {
 
     fn needs_password(&mut self, targets: &[UnlockTarget]) {
         let names = names(targets);
-        let path = self.path.clone();
+        let path = self.path.to_string();
         if self.diagnosis.sure() {
             self.header_of_its_own();
             self.advise("To test a passphrase:", &["claviger", "explain", &path]);
@@ -405,7 +407,7 @@ impl Explained {
             _ => None,
         };
         self.findings.extend(self.diagnosis.formats.iter().filter_map(yes));
-        let path = self.path.clone();
+        let path = self.path.to_string();
         self.advise("To show its header:", &["claviger", "header", "show", &path]);
     }
 
@@ -551,7 +553,7 @@ impl Explained {
     fn how_to(&self, verb: &str, facts: &Facts, args: &Args) -> Vec<String> {
         let verb = ["claviger"].into_iter().chain(verb.split(' ')).map(str::to_owned);
         let how = ["--format", facts.format].map(str::to_owned).into_iter().chain(args.open.needed());
-        verb.chain(how).chain([self.path.clone()]).collect()
+        verb.chain(how).chain([self.path.to_string()]).collect()
     }
 
     fn advise_words(&mut self, what: impl Into<String>, words: &[String]) {
@@ -560,7 +562,7 @@ impl Explained {
     }
 
     fn about_password(&mut self, how: Difference, facts: Option<&Facts>, args: &Args) {
-        let path = self.path.clone();
+        let path = self.path.to_string();
         match how {
             Difference::AsGiven => {
                 let by_backup = facts.filter(|facts| facts.header.is_backup());

@@ -11,6 +11,7 @@ use serde::Serialize;
 use crate::opening::credentials::{HiddenCredentialArgs, one_on_stdin};
 use crate::opening::{OpenArgs, new_file};
 use crate::process::guard;
+use crate::terminal::file_name::FileName;
 use crate::terminal::output::{self, Report};
 use crate::terminal::progress::Progress;
 use crate::terminal::{advice, cancel};
@@ -62,7 +63,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let warnings = advice::warn(&warnings);
     cancel::check()?;
     new_file::write(&args.file, &bytes)?;
-    let (path, file) = (path.display().to_string(), args.file.display().to_string());
+    let (path, file) = (FileName::path(path), FileName::new("file", &args.file));
     output::print(&Saved { path, file, format, headers, warnings }, args.json)
 }
 
@@ -98,8 +99,10 @@ fn with_passphrase(args: &Args) -> anyhow::Result<(PathBuf, HeaderBackup)> {
 
 #[derive(Serialize)]
 struct Saved {
-    path: String,
-    file: String,
+    #[serde(flatten)]
+    path: FileName,
+    #[serde(flatten)]
+    file: FileName,
     format: &'static str,
     /// The headers in the backup.
     headers: Vec<&'static str>,

@@ -16,6 +16,7 @@ use crate::opening::OpenArgs;
 use crate::opening::editing::{self, editor_of};
 use crate::opening::remote;
 use crate::process::guard;
+use crate::terminal::file_name::FileName;
 use crate::terminal::output::{self, Report};
 use crate::terminal::progress::Progress;
 use crate::terminal::{advice, cancel, prompt};
@@ -98,7 +99,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         }
     }
     let restored = Restored {
-        path: path.display().to_string(),
+        path: FileName::path(path),
         format: prepared.format,
         hidden: prepared.hidden,
         written: prepared.edit.steps.iter().map(|s| s.what.clone()).collect(),
@@ -201,7 +202,8 @@ fn is_public(file: &Arc<dyn Store>) -> bool {
 
 #[derive(Serialize)]
 struct Restored {
-    path: String,
+    #[serde(flatten)]
+    path: FileName,
     format: &'static str,
     hidden: bool,
     /// The steps that were written, in order; empty if nothing was damaged.

@@ -11,6 +11,7 @@ use serde_json::{Map, Number, Value};
 use crate::opening::editing::HeaderArgs;
 use crate::opening::patience;
 use crate::terminal::date::date;
+use crate::terminal::file_name::FileName;
 use crate::terminal::output::{self, Report, printable};
 use crate::terminal::size;
 
@@ -34,7 +35,8 @@ pub struct Args {
 
 #[derive(Serialize)]
 struct Shown {
-    path: String,
+    #[serde(flatten)]
+    path: FileName,
     format: &'static str,
     /// The header's contents.
     #[serde(serialize_with = "output::in_order_of_names")]
@@ -51,7 +53,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         let what = format!("showing headers of {} without a password", format.name());
         Error::unsupported(what).hint("To open the volume and show its properties: claviger info").at(path)
     })?;
-    let path = path.display().to_string();
+    let path = FileName::path(path);
     output::print(
         &Shown { path, format: format.name(), header: told, plan: header.plan(&Unlock::with(&[])) },
         args.json,

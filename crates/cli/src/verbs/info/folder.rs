@@ -2,7 +2,6 @@
 
 use std::ffi::OsStr;
 use std::io::{self, Write};
-use std::path::PathBuf;
 
 use claviger_engine::file_formats::{Beside, FILE_FORMATS, FileFacts, FileState, FolderSurvey, StoredFile};
 use claviger_engine::opening::OpenFolder;
@@ -13,6 +12,7 @@ use serde::Serialize;
 
 use crate::opening::OpenArgs;
 use crate::opening::files::{self, Inside, InsideArgs};
+use crate::terminal::file_name::FileName;
 use crate::terminal::output::{self, Report};
 use crate::terminal::size;
 use crate::terminal::size::count;
@@ -20,7 +20,8 @@ use crate::verbs::survey;
 
 #[derive(Serialize)]
 struct FolderInfo {
-    path: String,
+    #[serde(flatten)]
+    path: FileName,
     format: &'static str,
     /// The signatures of the given keys.
     signatures: Vec<String>,
@@ -32,8 +33,12 @@ struct FolderInfo {
 
 #[derive(Serialize)]
 struct FileInfo {
-    path: String,
-    file: PathBuf,
+    #[serde(flatten)]
+    path: FileName,
+    #[serde(flatten)]
+    file: FileName,
+    #[serde(skip)]
+    shown: String,
     format: Option<&'static str>,
     #[serde(flatten)]
     facts: FileFacts,
@@ -85,8 +90,8 @@ fn file(open: &OpenArgs, opened: &Inside, node: u64, path: &OsStr, json: bool) -
         }
     }
     let Some((format, facts)) = known else { return Err(Error::misuse("there are no formats").into()) };
-    let (path, file) = (open.path.display().to_string(), PathBuf::from(path));
-    output::print(&FileInfo { path, file, format, facts }, json)
+    let (shown, file) = (files::shown(path), FileName::new("file", path));
+    output::print(&FileInfo { path: FileName::path(&open.path), file, shown, format, facts }, json)
 }
 
 impl Report for FolderInfo {
@@ -131,8 +136,8 @@ impl Report for FolderInfo {
 
 impl Report for FileInfo {
     fn text(&self, out: &mut dyn Write) -> io::Result<()> {
-        let Self { path: _, file, format, facts } = self;
-        writeln!(out, "{}", files::shown(file.as_os_str()))?;
+        let Self { path: _, file: _, shown, format, facts } = self;
+        writeln!(out, "{shown}")?;
         let mut line = |name: &str, value: String| writeln!(out, "  {name:<15} {value}");
         line("format", format.unwrap_or("not encrypted").to_owned())?;
         if let Some(cipher) = &facts.cipher {

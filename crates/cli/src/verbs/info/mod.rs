@@ -13,6 +13,7 @@ use serde::Serialize;
 
 use crate::opening::{OpenArgs, files};
 use crate::terminal::date::date;
+use crate::terminal::file_name::FileName;
 use crate::terminal::output::{self, Report};
 use crate::terminal::{advice, size};
 
@@ -41,7 +42,8 @@ pub struct Args {
 
 #[derive(Serialize)]
 struct Info {
-    path: String,
+    #[serde(flatten)]
+    path: FileName,
     /// Size of the file or device, in bytes.
     stored: u64,
     #[serde(flatten)]
@@ -71,7 +73,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     opened.warnings.extend(logical_volumes.iter().flat_map(|group| group.warnings.clone()).map(Warning::from));
     let warnings = advice::warn(&opened.warnings);
     let info = Info {
-        path: args.open.path.display().to_string(),
+        path: FileName::path(&args.open.path),
         stored: opened.stored,
         writable: opened.volume.layout().segments().iter().all(|s| s.writable),
         trials: opened.trials,

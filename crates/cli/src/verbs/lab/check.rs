@@ -45,7 +45,7 @@ pub struct Args {
     force: bool,
 
     /// Do not ask for confirmation
-    #[arg(long, requires = "force")]
+    #[arg(long)]
     yes: bool,
 
     /// Size of each volume

@@ -100,7 +100,7 @@ impl Args {
         let report = RunReport { run, summary: &summary, extras: &extras };
         self.tell(&match () {
             () if self.html.is_some() => report.html()?,
-            () if self.json => report.json()?,
+            () if self.json => output::versioned(&report.json()?),
             () if (self.study || self.markdown) && run.plan.study().is_none() => {
                 return Err(Error::misuse("this run repeats no study").into());
             }
@@ -126,7 +126,7 @@ impl Args {
                 extras.insert(0, changes.extra());
                 RunReport { run: new, summary: &summary, extras: &extras }.html()?
             }
-            () if self.json => serde_json::to_string_pretty(&changes)? + "\n",
+            () if self.json => output::json(&changes)?,
             () if self.csv => csv(&changes.cells),
             () => changes.text(),
         })?;

@@ -79,7 +79,7 @@ pub struct Args {
     #[arg(long, requires = "loses")]
     force: bool,
     /// Do not ask for confirmation
-    #[arg(long, requires = "force")]
+    #[arg(long)]
     yes: bool,
     /// Share of the size of the studies' data sets [default: 0.01, 0.05 or 1, by level, or what a study says]
     #[arg(long, value_name = "SHARE")]

@@ -14,6 +14,7 @@ use claviger_engine::{Credential, Error, ErrorKind, Result, Spec, Store};
 use super::{Args, DEFAULT_FORMAT, Reencrypted, ReencryptionTarget, alone};
 use crate::opening::{patience, takes_no};
 use crate::process::key_process::InKeyProcess;
+use crate::terminal::file_name::FileName;
 use crate::terminal::output::warn;
 use crate::terminal::progress::Progress;
 use crate::terminal::{cancel, output};
@@ -63,7 +64,7 @@ pub fn carry_out(
         Err(e) if args.init_only && matches!(e.kind, ErrorKind::Cancelled) => {}
         done => done.map_err(at)?,
     }
-    let (path, seconds) = (args.path.display().to_string(), begun.elapsed().as_secs_f64());
+    let (path, seconds) = (FileName::path(&args.path), begun.elapsed().as_secs_f64());
     output::print(
         &Reencrypted { path, finished: !args.init_only, size, seconds, ended_keyslots, protectors },
         args.json,

@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use crate::opening::OpenArgs;
 use crate::terminal::exit::Silent;
+use crate::terminal::file_name::FileName;
 use crate::terminal::output::{self, Report};
 use crate::terminal::size;
 use crate::terminal::size::count;
@@ -16,7 +17,8 @@ use crate::verbs::survey;
 
 #[derive(Serialize)]
 struct Checked {
-    path: String,
+    #[serde(flatten)]
+    path: FileName,
     format: &'static str,
     #[serde(flatten)]
     survey: FolderSurvey,

@@ -13,6 +13,7 @@ use serde::Serialize;
 use crate::opening::{OpenArgs, files};
 use crate::terminal::advice;
 use crate::terminal::exit::Silent;
+use crate::terminal::file_name::FileName;
 use crate::terminal::output::{self, Report};
 use crate::terminal::progress::Progress;
 use crate::verbs::deniability::{self, DeniabilityArgs};
@@ -56,7 +57,8 @@ pub struct Args {
 
 #[derive(Serialize)]
 struct Checked {
-    path: String,
+    #[serde(flatten)]
+    path: FileName,
     format: &'static str,
     copies: Vec<CopyReport>,
     areas: Vec<AreaReport>,
@@ -81,7 +83,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let verified = editing.editor.verify(&*editing.store, &with).map_err(|e| e.at(editing.path()))?;
     bar.clear();
     let Verified { format, copies, areas, damaged, warnings, .. } = verified;
-    let path = editing.path().display().to_string();
+    let path = FileName::path(editing.path());
     let repair_told = warnings.iter().any(|warning| warning.advice == Some(Advice::RepairHeader));
     let warnings = advice::texts(&warnings);
     output::print(&Checked { path, format, copies, areas, damaged, warnings, repair_told }, args.json)?;

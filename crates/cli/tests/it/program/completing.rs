@@ -186,6 +186,10 @@ fn own_words_are_one_word(shell: &'static Shell) {
         "claviger keyslot kill 'my $(touch pwned) disk.luks' ",
         &["keyslot", "kill", "my $(touch pwned) disk.luks", "0"],
     );
+    add(
+        "claviger keyslot priority 'my $(touch pwned) disk.luks' ",
+        &["keyslot", "priority", "my $(touch pwned) disk.luks", "0"],
+    );
     add("claviger unmou", &["unmount"]);
     add("claviger create --filesys", &["create", "--filesystem"]);
     add("claviger create --format=veracr", &["create", "--format=VeraCrypt"]);

@@ -68,6 +68,8 @@ fn a_hidden_volume_is_made_and_opens_with_its_own_password() {
     let bytes = || fs::read(&hiding.volume).expect("the volume");
     let before = bytes();
     run(hiding.create(&[])).fails(1, &["FAT", "no terminal", "--force --yes"]);
+    // One of the two does not stand for both.
+    run(hiding.create(&["--yes"])).fails(1, &["FAT", "no terminal", "--force --yes"]);
     let yes = ["--force", "--yes"];
     run(hiding.create(&[&yes[..], &["--size", "4M"]].concat())).fails(1, &["cannot have 4194304", "FAT"]);
     run(hiding.create(&[&yes[..], &["--hidden-cipher", "Rot13"]].concat())).fails(1, &["Rot13"]);

@@ -133,6 +133,9 @@ fn what_is_created_opens() {
     for format in ["LUKS1", "LUKS2", "plain", "loop-AES"] {
         assert!(list.contains(&format!("{format}, from")), "{list}");
     }
+    assert!(list.contains("eCryptfs, an encrypted folder\n  ciphers: aes, "), "{list}");
+    let unknown = run(["create", "--format", "floppy", &folder.str("f")]).fails(1, &["called floppy", "eCryptfs"]);
+    assert!(!unknown.err.contains("FileVault2"), "nobody creates it: {unknown:?}");
     let old = folder.str("old");
     let create = ["create", "--format", "cryptoloop", "--size", "1M", "--password-file", &folder.password, &old];
     run(create).fails(5, &["cryptoloop", "creating cryptoloop volumes"]);
@@ -256,7 +259,8 @@ fn misuse_is_1() {
     }
     let volume = folder.volume("v.tc", "1M", &[]);
     run(["info", &volume]).fails(1, &["no terminal", "--password-file"]);
-    run(["info", "--format", "floppy", &volume]).fails(1, &["there is no format called floppy", "TrueCrypt"]);
+    run(["info", "--format", "floppy", &volume])
+        .fails(1, &["there is no format called floppy", "TrueCrypt", "eCryptfs"]);
     run(["cat", "--password-file", &folder.password, &folder.str("")]).fails(3, &["this is not an encrypted folder"]);
     run(["create", "--format", "TrueCrypt", "--password-file", &folder.password, &folder.str("n")])
         .fails(1, &["--size"]);

@@ -19,6 +19,7 @@ use std::sync::Arc;
 
 pub use beside::{AUTO_MOUNT, MOUNT_POINT, SIGNATURES, WRAPPED};
 use claviger_crypto::Secret;
+pub use suite::ciphers;
 pub(crate) use wrapped::fuzz_wrapped;
 pub use wrapped::{is_synology_key, read_wrapped, rewrap_passphrase, unwrap_passphrase, wrap_passphrase};
 

@@ -30,6 +30,11 @@ static ROWS: &[Row] = &[
     Row { name: "cast5", cipher: &CAST5, code: 3 },
 ];
 
+/// The kernel's names of all ciphers, the default first.
+pub fn ciphers() -> Vec<&'static str> {
+    ROWS.iter().map(|row| row.name).collect()
+}
+
 /// A cipher, and the size of its keys in bytes.
 #[derive(Clone, Copy)]
 pub(super) struct Suite {
@@ -58,7 +63,7 @@ impl Suite {
         let called = |row: &&Row, name: &str| [row.name, row.cipher.name].iter().any(|n| n.eq_ignore_ascii_case(name));
         let row = name.map_or(Some(&ROWS[0]), |name| ROWS.iter().find(|row| called(row, name)));
         let row = row.ok_or_else(|| {
-            let names: Vec<_> = ROWS.iter().map(|row| row.name).collect();
+            let names = ciphers();
             Error::misuse(format!("eCryptfs has no cipher called {}", name.unwrap_or_default()))
                 .hint(format!("Known: {}.", names.join(", ")))
         })?;

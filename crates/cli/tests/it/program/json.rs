@@ -1,0 +1,213 @@
+//! What verbs print as JSON: every object has the version, and docs/guide/json.md names every field.
+
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::process::Command;
+
+use crate::common::mounts::MountSpace;
+use crate::common::*;
+use serde_json::Value;
+
+/// Fields that the page describes in words: their contents depend on the format.
+const IN_WORDS: &[&str] = &["header", "keyslots", "tokens", "content", "mark", "plan", "areas", "problems", "facts"];
+
+/// Fields that count by name: their members are names.
+const COUNTS: &[&str] = &["keys", "ciphers"];
+
+struct Page(String);
+
+impl Page {
+    fn read() -> Self {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/guide/json.md");
+        Self(fs::read_to_string(path).expect("a page"))
+    }
+
+    /// The text under a heading.
+    #[track_caller]
+    fn section(&self, heading: &str) -> &str {
+        let (_, rest) = self.0.split_once(&format!("\n## {heading}\n")).unwrap_or_else(|| panic!("no {heading}"));
+        rest.split("\n## ").next().unwrap_or_default()
+    }
+
+    /// The fields that neither the section about the verb nor that about all verbs names.
+    #[track_caller]
+    fn lacks(&self, verb: &str, told: &Value) -> Vec<String> {
+        let (own, common) = (self.section(verb), self.section("Fields that several verbs print"));
+        let mut fields = Vec::new();
+        add_fields(told, &mut fields);
+        fields.retain(|field| ![own, common].iter().any(|part| part.contains(&format!("`{field}`"))));
+        fields.iter().map(|field| format!("{verb}: {field}")).collect()
+    }
+
+    #[track_caller]
+    fn names(&self, verb: &str, told: &Value) {
+        assert_eq!(self.lacks(verb, told), [""; 0], "{told}");
+    }
+}
+
+fn add_fields(told: &Value, fields: &mut Vec<String>) {
+    match told {
+        Value::Object(members) => {
+            for (name, value) in members.iter().filter(|(name, _)| *name != "json_version") {
+                fields.push(
+                    name.strip_suffix("_bytes").filter(|name| members.contains_key(*name)).unwrap_or(name).to_owned(),
+                );
+                if !IN_WORDS.contains(&&**name) && !(COUNTS.contains(&&**name) && value.is_object()) {
+                    add_fields(value, fields);
+                }
+            }
+        }
+        Value::Array(values) => values.iter().for_each(|value| add_fields(value, fields)),
+        _ => {}
+    }
+}
+
+/// Runs the verb with --json. Each of its objects has the version.
+#[track_caller]
+fn told(args: &[String]) -> Value {
+    let told = run(args.iter().map(String::as_str).chain(["--json"])).json();
+    let objects = told.as_array().map_or(vec![&told], |list| list.iter().collect());
+    assert!(objects.iter().all(|object| object["json_version"] == 1), "{args:?}: {told}");
+    told
+}
+
+#[test]
+fn the_page_names_every_field() {
+    let (page, folder) = (Page::read(), Folder::new());
+    let (pw, at) = (&*folder.password, |name: &str| folder.str(name));
+    let other = at("other");
+    fs::write(&other, "another password").expect("a file");
+    let luks = folder.luks2("d.luks");
+    let tc = folder.volume("v.tc", "1M", &[]);
+    let [bl, plain, private, home, home_folder] = ["d.bl", "d", "p", "h", "h/.Private"].map(at);
+    let [recovery, again, copy, raw] = ["recovery", "again", "copy", "raw"].map(at);
+    fs::write(&raw, vec![7; 1 << 20]).expect("a file");
+    let quick = ["--kdf", "pbkdf2", "--iterations", "1000"];
+    let with = |args: &[&'static str], more: &[&str]| -> Vec<String> {
+        args.iter().copied().chain(["--password-file", pw]).chain(more.iter().copied()).map(str::to_owned).collect()
+    };
+    let mut lacks = BTreeSet::new();
+    let mut told = |verb: &str, args: Vec<String>| lacks.extend(page.lacks(verb, &told(&args)));
+
+    let keys = ["--recovery-password-file", &recovery, "--startup-key", &folder.str("."), &bl];
+    told("create", with(&["create", "--quick", "--format", "BitLocker", "--size", "2M"], &keys));
+    told("create", with(&["create", "--quick", "--format", "plain", "--size", "1M"], &[&plain]));
+    told("create", with(&["create", "--format", "eCryptfs"], &[&private]));
+    told("create", with(&["create", "--format", "eCryptfs", "--home"], &[&home]));
+    told("create", vec!["create".into(), "--list".into()]);
+    told("identify", vec!["identify".into(), luks.clone(), tc.clone(), bl.clone(), private.clone()]);
+    for volume in [&luks, &bl, &tc] {
+        told("info", with(&["info"], &[volume]));
+        told("explain", with(&["explain"], &[volume]));
+        told("verify", with(&["verify"], &[volume]));
+    }
+    for verb in ["info", "explain", "verify"] {
+        told(verb, with(&[verb, "--format", "eCryptfs"], &[&home_folder]));
+    }
+    told("verify", with(&["verify", "--deniability"], &[&tc]));
+    told("header", vec!["header".into(), "show".into(), bl.clone()]);
+    told("header", vec!["header".into(), "backup".into(), luks.clone(), at("saved")]);
+    told("header", with(&["header", "restore", "--yes"], &["--from", &at("saved"), &luks]));
+    told("header", vec!["header".into(), "repair".into(), "--yes".into(), luks.clone()]);
+    told("header", ["header", "set", "--label", "x", &luks].map(str::to_owned).to_vec());
+    told("keyslot", ["keyslot", "list", &bl].map(str::to_owned).to_vec());
+    let new = ["--new-password-file", &*other];
+    told("keyslot", with(&["keyslot", "add"], &[&new[..], &quick, &[&luks]].concat()));
+    told("keyslot", with(&["keyslot", "test"], &[&luks]));
+    told("keyslot", with(&["keyslot", "kill", "--yes"], &[&luks, "1"]));
+    told("keyslot", with(&["keyslot", "recovery"], &["--output", &again, &bl]));
+    told("keyslot", with(&["keyslot", "suspend"], &[&bl]));
+    told("token", ["token", "list", &luks].map(str::to_owned).to_vec());
+    told("keyfile", vec!["keyfile".into(), at("key")]);
+    told("keyfile", with(&["keyfile", "--efs", "--name", "me"], &[&at("me.pfx")]));
+    told("change", with(&["change"], &["--new-password-file", pw, &tc]));
+    told("change", with(&["change", "--format", "eCryptfs"], &["--new-password-file", pw, &home_folder]));
+    told("convert", with(&["convert", "--raw"], &[&tc, &copy]));
+    told("resize", with(&["resize", "--yes", "--quick", "--size", "2M"], &[&tc]));
+    told("reencrypt", with(&["reencrypt", "--yes"], &[&luks]));
+    told("benchmark", "benchmark --cipher AES --buffer 4096 --repeats 1".split(' ').map(str::to_owned).collect());
+    told("lab", ["lab", "list"].map(str::to_owned).to_vec());
+    told("list", vec!["list".into()]);
+    told("unmount", vec!["unmount".into(), "--all".into()]);
+    let mut serve = Command::new("timeout");
+    serve.args(["-s", "INT", "3", env!("CARGO_BIN_EXE_claviger"), "serve", "--json", "--password-file", pw, &tc]);
+    let serving = done(serve.output().expect("it starts")).json();
+    lacks.extend(page.lacks("serve", &serving));
+    assert!(lacks.is_empty(), "not on the page: {lacks:#?}");
+}
+
+#[test]
+fn names_that_are_not_text_are_given_as_bytes() {
+    let (page, folder) = (Page::read(), Folder::new());
+    let name = OsStr::from_bytes(b"\xfcber.tc");
+    let volume = folder.path("").join(name);
+    fs::copy(folder.volume("v.tc", "1M", &[]), &volume).expect("a copy");
+    let by_hex = |hex: &Value| {
+        let digits = hex.as_str().unwrap_or_default().as_bytes().chunks(2);
+        let bytes = digits.map(|two| u8::from_str_radix(&String::from_utf8_lossy(two), 16).expect("digits"));
+        PathBuf::from(OsStr::from_bytes(&bytes.collect::<Vec<_>>()))
+    };
+    let path = volume.as_os_str();
+    for verb in ["identify", "info", "explain", "verify", "resize", "change"] {
+        let mut args: Vec<&OsStr> = vec![OsStr::new(verb), path, OsStr::new("--json")];
+        let more: &[&str] = match verb {
+            "identify" => &[],
+            "resize" => &["--yes", "--quick", "--size", "1M", "--password-file"],
+            "change" => &["--new-password-file", &folder.password, "--password-file"],
+            _ => &["--password-file"],
+        };
+        args.extend(more.iter().map(OsStr::new));
+        args.extend((!more.is_empty()).then_some(OsStr::new(&folder.password)));
+        let told = run(args).succeeds().json();
+        let one = told.as_array().map_or(&told, |list| &list[0]);
+        assert_eq!(by_hex(&one["path_bytes"]), volume, "{verb}: {told}");
+    }
+    fs::write(folder.path("v.tc"), "x").expect("a file");
+    for verb in ["ls", "tree"] {
+        let told = run([verb, "--format", "clear", "--json", &folder.str(".")]).succeeds().json();
+        page.names(verb, &told);
+        let entries = told["entries"].as_array().expect("a list");
+        let named: Vec<_> = entries.iter().filter(|entry| entry["name_bytes"].is_string()).collect();
+        assert!(named.len() == 1 && by_hex(&named[0]["name_bytes"]).as_os_str() == name, "{told}");
+        assert!(entries.len() > 1, "the others are text: {told}");
+    }
+    let new = folder.str("new");
+    fs::create_dir(&new).expect("a folder");
+    let copied = run(["cp", "--format", "clear", "--json", &folder.str("."), ":/v.tc", &new]).succeeds().json();
+    page.names("cp", &copied);
+}
+
+#[test]
+fn the_page_names_what_mounted_volumes_tell() {
+    let Some(place) = MountSpace::root() else { return };
+    let page = Page::read();
+    let (volume, dir) = (place.ext4("v.tc"), place.dir("d"));
+    let password = ["--password-file", &place.folder.password];
+    let mount = [&["mount", "--json", "--isolate-keys", "--hash=SHA-512"], &password[..], &[&volume, &dir]].concat();
+    for (verb, args) in [
+        ("mount", mount),
+        ("list", vec!["list", "--json"]),
+        ("lock", vec!["lock", "--json", &dir]),
+        ("unlock", [&["unlock", "--json"], &password[..], &[&dir]].concat()),
+        ("unmount", vec!["unmount", "--json", &dir]),
+    ] {
+        let told = place.run(&args).succeeds().json();
+        assert_eq!(told["json_version"], 1, "{told}");
+        page.names(verb, &told);
+    }
+}
+
+#[test]
+fn what_to_try_is_a_field_of_its_own() {
+    let folder = Folder::new();
+    let volume = folder.volume("v.tc", "1M", &[]);
+    let create = ["create", "--json", "--size", "1M", "--password-file", &folder.password, &volume];
+    let told: Value = serde_json::from_str(&run(create).fails(1, &["--force"]).err).expect("one object");
+    assert_eq!(told["json_version"], 1);
+    assert_eq!(told["error"]["hint"], "To replace it, add --force.");
+    assert!(told["error"]["message"].as_str().is_some_and(|message| message.contains("already exists")), "{told}");
+    assert!(!told["error"]["message"].as_str().is_some_and(|message| message.contains("--force")), "{told}");
+}
