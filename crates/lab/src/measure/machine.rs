@@ -1,7 +1,11 @@
 //! What was measured on, and what disturbed it: without these, a figure says little.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::time::{SystemTime, UNIX_EPOCH};
+
+use claviger_engine::{Error, Result};
+use rustix::thread::CpuSet;
 
 use crate::measure::meter::processors;
 use crate::measure::suites;
@@ -25,6 +29,7 @@ impl Machine {
             cipher_kernels: suites::chosen(),
             kernel: format!("Linux {}", read("/proc/sys/kernel/osrelease").trim()),
             memory_bytes: memory("MemTotal"),
+            governor: governors(&|path| read(path)),
             huge_pages: bracketed(&read("/sys/kernel/mm/transparent_hugepage/enabled")),
             program_version: env!("CARGO_PKG_VERSION").into(),
             command_line: std::env::args().collect(),
@@ -32,9 +37,32 @@ impl Machine {
     }
 }
 
+/// The governors of all processors, each once, in the kernel's words (Documentation/admin-guide/pm/cpufreq.rst).
+fn governors(read: &dyn Fn(&str) -> String) -> String {
+    let of = |cpu| read(&format!("/sys/devices/system/cpu/cpu{cpu}/cpufreq/scaling_governor")).trim().to_owned();
+    let all: BTreeSet<String> = (0..cpus()).map(of).filter(|governor| !governor.is_empty()).collect();
+    all.into_iter().collect::<Vec<_>>().join(", ")
+}
+
 /// Processors that this process may use.
 pub fn cpus() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// Lets this thread, and all threads and processes that it starts from now on, run on so many processors only: the first of
+/// those that it may use.
+///
+/// # Errors
+/// `Misuse` where there are fewer; `Io`.
+pub fn use_only(count: usize) -> Result<()> {
+    let may = rustix::thread::sched_getaffinity(None).map_err(std::io::Error::from)?;
+    let all: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|cpu| may.is_set(*cpu)).collect();
+    let Some(chosen) = all.get(..count).filter(|chosen| !chosen.is_empty()) else {
+        return Err(Error::misuse(format!("{count} processors are not available here: there are {}", all.len())));
+    };
+    let mut set = CpuSet::new();
+    chosen.iter().for_each(|cpu| set.set(*cpu));
+    Ok(rustix::thread::sched_setaffinity(None, &set).map_err(std::io::Error::from)?)
 }
 
 /// Available memory in bytes, without swapping.
@@ -99,6 +127,28 @@ mod tests {
         ] {
             assert_eq!(utc(seconds), text);
         }
+    }
+
+    #[test]
+    fn one_processor_is_enough_and_more_than_all_are_refused() {
+        // In a thread of its own: the others keep theirs.
+        let alone = std::thread::spawn(|| {
+            use_only(1).expect("there is one");
+            cpus()
+        });
+        assert_eq!(alone.join().expect("no panic"), 1);
+        for count in [0, CpuSet::MAX_CPU] {
+            let error = use_only(count).unwrap_err().to_string();
+            assert!(error.contains("not available"), "{error}");
+        }
+    }
+
+    #[test]
+    fn governors_are_named_once() {
+        assert_eq!(governors(&|_| String::new()), "");
+        assert_eq!(governors(&|_| "powersave\n".into()), "powersave");
+        let first = |path: &str| if path.contains("/cpu0/") { "performance".into() } else { String::new() };
+        assert_eq!(governors(&first), "performance");
     }
 
     #[test]

@@ -129,6 +129,20 @@ mod tests {
         }
     }
 
+    /// Nobody has to wonder what became of a table.
+    #[test]
+    fn each_published_table_is_in_one_section() {
+        for (name, text) in STUDIES {
+            let study = parse(text, &catalogue()).expect(name);
+            let mut told: Vec<&str> = study.sections.iter().flat_map(|s| &s.of).map(String::as_str).collect();
+            told.sort_unstable();
+            for figures in tables(study.published.as_ref().expect("figures")) {
+                let published: std::collections::BTreeSet<&str> = figures.iter().map(|f| f.table.as_str()).collect();
+                assert_eq!(told, published.into_iter().collect::<Vec<_>>(), "{name}");
+            }
+        }
+    }
+
     /// A range, or about so much, has two ends, and both are asked for.
     #[test]
     fn a_range_is_judged_at_both_ends() {
@@ -229,7 +243,14 @@ mod tests {
             } else if let Some(title) = line.strip_prefix("### ") {
                 let called = |t: &&StudyTable| title == t.title || title == format!("{}: {}", t.number, t.title);
                 table = study.tables.iter().find(called);
-                let others = ["Warnings", "What the study's conclusions come to here", "Not measured here"];
+                let others = [
+                    "Warnings",
+                    "What the study's conclusions come to here",
+                    "Not measured here",
+                    "Section by section",
+                    "Processor time by workload",
+                    "Energy by workload",
+                ];
                 assert!(table.is_some() || others.contains(&title), "no table {title}");
             } else if let Some(line) = line.strip_prefix("| ").and_then(|line| line.strip_suffix(" |")) {
                 let line: Vec<&str> = line.split(" | ").collect();

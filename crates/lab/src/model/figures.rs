@@ -3,6 +3,7 @@
 //! Nothing here is computed from anything else here: medians, intervals and verdicts belong to a summary, which is made
 //! from a run when needed, so that a stored run can be evaluated again.
 
+use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
 
 use serde::{Deserialize, Serialize};
@@ -52,6 +53,8 @@ pub struct Run {
 pub struct Disturbance {
     /// What readers have to know before all else, in whole sentences; nothing of a run that nothing disturbed.
     pub message: Option<String>,
+    /// Whether it may have changed figures: too much for a run that documents show.
+    pub unfit: bool,
     /// Passes that count.
     pub passes: usize,
     /// Those of them during which other programs were watched: none in a run that an older version made.
@@ -66,6 +69,9 @@ pub struct Disturbance {
     pub worst: f64,
 }
 
+/// The share of a figure's passes that may be disturbed: its median is still one of the others.
+pub(crate) const FEW: f64 = 0.2;
+
 impl Run {
     /// What other programs did meanwhile.
     pub fn disturbance(&self) -> Disturbance {
@@ -75,6 +81,7 @@ impl Run {
         let all = OtherLoad { seconds: sum(|l| l.seconds), cpu_s: sum(|l| l.cpu_s), ..OtherLoad::default() };
         let mut found = Disturbance {
             message: None,
+            unfit: all.disturbs() || self.most_disturbed() > FEW,
             passes: passes.len(),
             watched: loads.len(),
             disturbed: loads.iter().filter(|l| l.disturbs()).count(),
@@ -83,9 +90,13 @@ impl Run {
             worst: loads.iter().map(OtherLoad::processors).fold(0.0, f64::max),
         };
         found.message = (found.disturbed > 0 || all.disturbs()).then(|| {
+            let advice = match found.unfit {
+                true => "Measure again while nothing else runs.",
+                false => "No figure has more than a fifth of its passes among them, and a median bears that.",
+            };
             format!(
                 "The machine was busy with other programs in {} of {} passes. They used {} % of one processor on average and {} % \
-                 in the worst pass; up to {} % does not disturb. Measure again while nothing else runs.",
+                 in the worst pass; up to {} % does not disturb. {advice}",
                 found.disturbed,
                 found.passes,
                 percent(found.mean),
@@ -94,6 +105,17 @@ impl Run {
             )
         });
         found
+    }
+
+    /// The share of disturbed passes of the facility and workload that have the largest.
+    fn most_disturbed(&self) -> f64 {
+        let mut passes: BTreeMap<(&str, &str), (usize, usize)> = BTreeMap::new();
+        for pass in self.passes.iter().filter(|pass| pass.round.is_some()) {
+            let (all, disturbed) = passes.entry((&pass.facility, &pass.workload)).or_default();
+            *all += 1;
+            *disturbed += usize::from(pass.conditions.others.is_some_and(|others| others.disturbs()));
+        }
+        passes.values().map(|(all, disturbed)| *disturbed as f64 / *all as f64).fold(0.0, f64::max)
     }
 
     /// Facilities and workloads that were asked for, failed, and have fewer passes than planned.
@@ -112,11 +134,11 @@ impl Run {
         asked.filter(|(facility, workload)| failed(facility, workload) && !measured(facility, workload)).collect()
     }
 
-    /// Why this run is not shown in documents; nothing where other programs never disturbed it.
+    /// Why this run is not shown in documents; nothing where other programs changed no figure.
     pub fn unfit_for_documents(&self) -> Option<String> {
-        let Disturbance { message, passes, watched, .. } = self.disturbance();
+        let Disturbance { message, unfit, passes, watched, .. } = self.disturbance();
         let unknown = || format!("Other programs were watched in {watched} of {passes} passes only. Measure again.");
-        message.or_else(|| (passes == 0 || watched < passes).then(unknown))
+        message.filter(|_| unfit).or_else(|| (passes == 0 || watched < passes).then(unknown))
     }
 }
 

@@ -19,6 +19,10 @@ pub struct Machine {
     pub kernel: String,
     /// Memory in bytes.
     pub memory_bytes: u64,
+    /// What decides on the processors' clock, such as `performance` or `powersave`; empty where the system tells of none, or in a
+    /// run that an older version made.
+    #[serde(default)]
+    pub governor: String,
     /// Transparent huge pages: `always`, `madvise` or `never`.
     pub huge_pages: String,
     /// This program's version.
@@ -47,6 +51,9 @@ pub struct Conditions {
     pub steal_share: f64,
     /// How often a processor was thermally throttled, if the system reports it.
     pub throttled: Option<u64>,
+    /// Joules that the processors used, if the system counts them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub energy_j: Option<f64>,
     /// Whether the page cache was dropped before.
     pub caches_dropped: bool,
     /// What other programs did meanwhile; nothing in a run that an older version made.

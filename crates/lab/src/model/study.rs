@@ -53,6 +53,9 @@ pub struct Study {
     pub standard: StudyExtent,
     /// A smoke test of minutes.
     pub quick: StudyExtent,
+    /// What of its document is repeated, in the document's order.
+    #[serde(default, rename = "section", skip_serializing_if = "Vec::is_empty")]
+    pub sections: Vec<StudySection>,
     /// What is done.
     #[serde(rename = "workload")]
     pub workloads: Vec<PlannedWork>,
@@ -62,6 +65,32 @@ pub struct Study {
     /// What it concluded.
     #[serde(default, rename = "conclusion")]
     pub conclusions: Vec<StudyConclusion>,
+}
+
+/// A part of a study's document, and what becomes of it here.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StudySection {
+    /// Its tables and sections, as the published figures name them.
+    pub of: Vec<String>,
+    /// What it is about.
+    pub about: String,
+    /// Whether it is repeated.
+    pub here: Repetition,
+    /// How, or why not, in whole sentences.
+    pub how: String,
+}
+
+/// Whether something of a study is repeated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Repetition {
+    /// As the study did it.
+    Same,
+    /// With another program or in another way that measures the same.
+    Alike,
+    /// It cannot be had here.
+    None,
 }
 
 /// What becomes of repetitions.

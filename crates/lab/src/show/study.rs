@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::measure::workloads::filesystems::not_done;
 use crate::model::case::Unit;
-use crate::model::figures::Run;
+use crate::model::figures::{FEW, Run};
 use crate::model::machine::OtherLoad;
 use crate::model::plan::Backing;
 use crate::model::published::Figure;
@@ -447,23 +447,32 @@ impl<'r> Here<'r> {
     }
 
     /// A share of performance with its 95 % interval, and whether it is of too few passes: what takes twice as long has half
-    /// of it.
+    /// of it. Figures of one workload are compared within their rounds, which other load slows down alike; figures of two were
+    /// measured at different times.
     fn share(self, own: &summary::Cell, base: &summary::Cell) -> (Between, bool) {
-        let loss = match own.unit {
-            Unit::Seconds => statistics::loss_of_times(&base.samples, &own.samples, self.run.plan.seed),
-            _ => statistics::loss(&base.samples, &own.samples, self.run.plan.seed),
+        let seed = self.run.plan.seed;
+        let loss = match (own.workload == base.workload, own.unit) {
+            (true, Unit::Seconds) => statistics::loss_of_paired_times(&base.paired_with(own), seed),
+            (true, _) => statistics::loss_of_pairs(&base.paired_with(own), seed),
+            (false, Unit::Seconds) => statistics::loss_of_times(&base.samples, &own.samples, seed),
+            (false, _) => statistics::loss(&base.samples, &own.samples, seed),
         };
         let between = Between { share: 1.0 - loss.loss, low: 1.0 - loss.high, high: 1.0 - loss.low };
         (between, loss.verdict == LossVerdict::TooFew)
     }
 
-    /// Of figures that are not steady, what single samples come to, and that in words.
+    /// Of figures that are not steady, what single samples come to, and that in words: those of one round, or of one workload and
+    /// another at any time.
     fn unsteady(self, own: &summary::Cell, base: &summary::Cell, between: Between) -> Option<(Between, String)> {
         let worst = own.relative_deviation.max(base.relative_deviation);
-        let (low, high) = match own.unit {
-            Unit::Seconds => (base.spread.min / own.spread.max, base.spread.max / own.spread.min),
-            _ => (own.spread.min / base.spread.max, own.spread.max / base.spread.min),
+        let of_times = own.unit == Unit::Seconds;
+        let share = |(base, own): (f64, f64)| if of_times { base / own } else { own / base };
+        let pairs = match own.workload == base.workload {
+            true => base.paired_with(own),
+            false => vec![(base.spread.min, own.spread.max), (base.spread.max, own.spread.min)],
         };
+        let shares = || pairs.iter().map(|pair| share(*pair));
+        let (low, high) = (shares().fold(f64::INFINITY, f64::min), shares().fold(0.0, f64::max));
         (!own.steady || !base.steady).then(|| {
             let why = format!(
                 "The figures are not steady ({} %): by single samples it is between {} and {} %.",
@@ -485,7 +494,11 @@ impl<'r> Here<'r> {
         // A run from before passes were watched tells only what happened before it.
         let busy = match watched.is_empty() {
             true => most(&mut self.run.sittings.iter().map(|sitting| sitting.idle_cpu)),
-            false => most(&mut watched.iter().filter(|others| others.disturbs()).map(OtherLoad::processors)),
+            false => {
+                let disturbed: Vec<&OtherLoad> = watched.iter().filter(|others| others.disturbs()).collect();
+                let few = disturbed.len() as f64 <= FEW * watched.len() as f64;
+                if few { 0.0 } else { most(&mut disturbed.into_iter().map(OtherLoad::processors)) }
+            }
         };
         let stolen: Vec<f64> =
             passes.map(|pass| pass.conditions.steal_share).filter(|share| share.is_finite()).collect();

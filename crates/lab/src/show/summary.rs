@@ -46,6 +46,9 @@ pub struct Cell {
     pub spread: Spread,
     /// Every sample, in the order of rounds.
     pub samples: Vec<f64>,
+    /// The round of each sample: what was measured in the same round was measured at about the same time.
+    #[serde(skip)]
+    pub(crate) rounds: Vec<Option<usize>>,
     /// The outliers among them, by index. They are kept and count.
     pub outliers: Vec<usize>,
     /// Name of the baseline.
@@ -55,6 +58,22 @@ pub struct Cell {
     pub loss: Option<Loss>,
     /// Seconds that the processors were busy per 10^9 bytes, median; nothing where no bytes are counted.
     pub cpu_s_per_gb: Option<f64>,
+}
+
+impl Cell {
+    /// The samples of both in each round that has both.
+    pub(crate) fn paired_with(&self, other: &Self) -> Vec<(f64, f64)> {
+        paired((&self.rounds, &self.samples), (&other.rounds, &other.samples))
+    }
+}
+
+/// The values of both in each round that has both: rounds, and a value for each.
+fn paired(one: (&[Option<usize>], &[f64]), other: (&[Option<usize>], &[f64])) -> Vec<(f64, f64)> {
+    let in_round = |(rounds, values): (&[Option<usize>], &[f64]), round| -> Vec<f64> {
+        rounds.iter().zip(values).filter(|(r, _)| **r == round).map(|(_, value)| *value).collect()
+    };
+    let rounds: BTreeSet<Option<usize>> = other.0.iter().copied().collect();
+    rounds.into_iter().flat_map(|round| in_round(one, round).into_iter().zip(in_round(other, round))).collect()
 }
 
 impl Summary {
@@ -96,8 +115,10 @@ fn cells(run: &Run) -> Vec<Cell> {
                 let baseline = baseline_of(run, facility);
                 let base = baseline.and_then(|b| of_facilities.get(b));
                 let seed = run.plan.seed ^ cells.len() as u64;
-                let loss = base.and_then(|base| loss(*unit, &base.paired_with(samples), seed));
-                let own = samples.values();
+                let (rounds, own) = samples.rounds_and_values();
+                let of_base = base.map(Samples::rounds_and_values);
+                let pairs = of_base.map(|(of, base)| paired((&of, &base), (&rounds, &own)));
+                let loss = pairs.and_then(|pairs| loss(*unit, &pairs, seed));
                 let (low, high) = statistics::median_interval(&own, seed);
                 let relative_deviation = statistics::relative_deviation(&own);
                 cells.push(Cell {
@@ -113,6 +134,7 @@ fn cells(run: &Run) -> Vec<Cell> {
                     spread: Spread::of(&own),
                     outliers: statistics::outliers(&own),
                     samples: own,
+                    rounds,
                     baseline: baseline.map(String::from),
                     loss,
                     cpu_s_per_gb: samples.cpu_s_per_gb(),
@@ -136,16 +158,8 @@ type Group<'a> = (Case, Unit, BTreeMap<&'a str, Samples<'a>>);
 struct Samples<'a>(Vec<(Option<usize>, &'a Measure)>);
 
 impl Samples<'_> {
-    fn values(&self) -> Vec<f64> {
-        self.0.iter().map(|(_, m)| m.value).collect()
-    }
-
-    /// The values of both in each round that has both.
-    fn paired_with(&self, others: &Self) -> Vec<(f64, f64)> {
-        let in_round =
-            |of: &Self, round| -> Vec<f64> { of.0.iter().filter(|(r, _)| *r == round).map(|(_, m)| m.value).collect() };
-        let rounds: BTreeSet<Option<usize>> = others.0.iter().map(|(round, _)| *round).collect();
-        rounds.into_iter().flat_map(|round| in_round(self, round).into_iter().zip(in_round(others, round))).collect()
+    fn rounds_and_values(&self) -> (Vec<Option<usize>>, Vec<f64>) {
+        self.0.iter().map(|(round, measure)| (*round, measure.value)).unzip()
     }
 
     fn cpu_s_per_gb(&self) -> Option<f64> {

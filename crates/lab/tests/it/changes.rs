@@ -16,7 +16,7 @@ const ROUNDS: usize = 5;
 
 /// What a run would find on a machine of this speed: each facility's share of it, 2 % of noise, and in one of 20
 /// passes something else takes up to a third of the time.
-fn simulated(seed: u64, speed: f64, shares: [f64; 3]) -> Run {
+pub fn simulated(seed: u64, speed: f64, shares: [f64; 3]) -> Run {
     let mut random = Random::new(seed);
     let mut pass = |round: usize, facility: usize| {
         let stall = if random.below(20) == 0 { 1.0 - random.below(33) as f64 / 100.0 } else { 1.0 };

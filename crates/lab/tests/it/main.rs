@@ -3,6 +3,7 @@
 mod benchmark;
 mod changes;
 mod floors;
+mod pooled;
 mod published;
 mod recommend;
 mod report;

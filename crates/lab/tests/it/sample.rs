@@ -158,6 +158,7 @@ fn pass(
             mhz: Some(2900.0 + position as f64),
             steal_share: 0.001,
             throttled: Some(0),
+            energy_j: None,
             caches_dropped: true,
             others: None,
         },

@@ -216,6 +216,13 @@ fn a_disturbed_pass_is_made_again_and_a_busy_machine_is_told_of_first() {
     assert_eq!((kept.again, kept.cpu_s), (2, 0.2), "the calmest counts");
     assert_eq!((run.disturbance().message, run.unfit_for_documents()), (None, None));
 
+    // One that stays disturbed is told of, and its figure is the median of five.
+    let (run, made) = disturbed(|made| if (3..6).contains(&made) { 0.5 } else { 0.0 });
+    assert_eq!((made, run.passes.len(), run.disturbance().disturbed), (20, 18, 1));
+    let message = run.disturbance().message.expect("it was busy for a while");
+    assert!(message.contains("in 1 of 15 passes") && message.ends_with("a median bears that."), "{message}");
+    assert_eq!(run.unfit_for_documents(), None);
+
     // It is not worth while for ever.
     let (run, made) = disturbed(|made| 1.0 + made as f64 / 100.0);
     assert_eq!((made, run.passes.len(), run.disturbance().again), (18 + 3 * 2, 18, 6));

@@ -78,7 +78,12 @@ fn unsteady_figures_and_other_load_forbid_what_they_could_change() {
     assert_eq!(said(&tight, |_| {}).0, "Still true");
     let (verdict, why) = said(&tight, |run| with_an_outlier(run, 0.8));
     assert_eq!(verdict, "Cannot be said", "{why}");
-    assert!(why.contains("not steady"), "{why}");
+    // What slows a whole round down changes no share of it.
+    let drift = |run: &mut Run| {
+        let passes = run.passes.iter_mut().filter(|pass| pass.round == Some(1));
+        passes.flat_map(|pass| &mut pass.measures).for_each(|measure| measure.value *= 0.6);
+    };
+    assert_eq!(said(&tight, drift).0, "Still true");
     assert_eq!(said(STUDY, |run| with_an_outlier(run, 0.8)).0, "Still true", "every sample says so");
     let busy = |run: &mut Run| {
         run.machine.cpus = 2;

@@ -6,6 +6,7 @@ use claviger_engine::Error;
 use claviger_lab::measure::run::stored;
 use claviger_lab::model::figures::Run;
 use claviger_lab::show::changes::{self, RunChanges};
+use claviger_lab::show::pooled::PooledRuns;
 use claviger_lab::show::report::{Extra, RunReport, Text, csv};
 use claviger_lab::show::summary::Summary;
 
@@ -17,20 +18,25 @@ use crate::terminal::output;
 ///
 /// Medians, intervals, losses and verdicts are computed anew from the raw figures of the run, so that a run of an older version
 /// can be shown too. Of two runs, figure by figure, it is told what became faster or slower, corrected for the number of figures: speeds
-/// where both were made on one machine by one plan, otherwise only losses against the baselines.
+/// where both were made on one machine by one plan, otherwise only losses against the baselines. Of more, the losses of each machine
+/// are told side by side.
 #[derive(clap::Args)]
 #[command(
     after_help = "Examples:\n  claviger lab report claviger-lab-2026-11-22-0300\n  claviger lab report run.json --html \
                         report.html\n  claviger lab report run.json --csv --raw > samples.csv\n  claviger lab report \
-                        old.json new.json --fail-on-slower 5"
+                        old.json new.json --fail-on-slower 5\n  claviger lab report laptop.json server.json \
+                        nas.json"
 )]
 pub struct Args {
-    /// The run: its folder, or its run.json or run.jsonl. Of two, the old one comes first
-    #[arg(value_name = "RUN", required = true, num_args = 1..=2)]
+    /// The run: its folder, or its run.json or run.jsonl. Of two, the old one comes first. Three or more are told together
+    #[arg(value_name = "RUN", required = true, num_args = 1..=MOST_RUNS)]
     runs: Vec<PathBuf>,
     /// Lay the figures of published studies beside, where the same or something like it was measured; a page always does
     #[arg(long)]
     published: bool,
+    /// Of two runs, too: show what each facility loses in each run, as of three or more
+    #[arg(long, conflicts_with_all = ["least", "fail_on_slower", "html", "published", "raw", "study", "markdown"])]
+    together: bool,
     /// Of two runs: the smallest change that is called one, in per cent [default: 3]
     #[arg(long, value_name = "PERCENT", value_parser = percent)]
     least: Option<f64>,
@@ -66,11 +72,14 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         new_file::must_be_new(file)?;
     }
     match args.runs.as_slice() {
-        [old, new] => args.two(&args.load(old)?, &args.load(new)?),
+        [old, new] if !args.together => args.two(&args.load(old)?, &args.load(new)?),
         [run] => args.one(&args.load(run)?),
-        _ => unreachable!("clap takes one or two"),
+        runs => args.together(&runs.iter().map(|run| args.load(run)).collect::<claviger_engine::Result<Vec<_>>>()?),
     }
 }
+
+/// Runs that are told together, at most: each is a column.
+const MOST_RUNS: usize = 16;
 
 /// Parses a percentage into a fraction.
 fn percent(text: &str) -> Result<f64, String> {
@@ -92,8 +101,8 @@ impl Args {
 
     /// Prints the results of one run.
     fn one(&self, run: &Run) -> anyhow::Result<()> {
-        if self.least.is_some() || self.fail_on_slower.is_some() {
-            return Err(Error::misuse("--least and --fail-on-slower are about two runs").into());
+        if self.together || self.least.is_some() || self.fail_on_slower.is_some() {
+            return Err(Error::misuse("--together, --least and --fail-on-slower are about several runs").into());
         }
         let summary = Summary::of(run);
         let extras = self.published_beside(run, &summary);
@@ -134,6 +143,28 @@ impl Args {
             Some(share) if changes.slower_by(share).next().is_some() => Err(Silent::slower().into()),
             _ => Ok(()),
         }
+    }
+
+    /// Prints what is lost in each of several runs.
+    fn together(&self, runs: &[Run]) -> anyhow::Result<()> {
+        let options = [
+            ("--least", self.least.is_some()),
+            ("--fail-on-slower", self.fail_on_slower.is_some()),
+            ("--html", self.html.is_some()),
+            ("--published", self.published),
+            ("--raw", self.raw),
+            ("--study", self.study),
+            ("--markdown", self.markdown),
+        ];
+        if let Some((option, _)) = options.into_iter().find(|(_, given)| *given) {
+            return Err(Error::misuse(format!("{option} is about one run or two")).into());
+        }
+        let pooled = PooledRuns::of(runs);
+        self.tell(&match () {
+            () if self.json => serde_json::to_string_pretty(&pooled)? + "\n",
+            () if self.csv => csv(&pooled.figures),
+            () => pooled.text(),
+        })
     }
 
     fn published_beside(&self, run: &Run, summary: &Summary) -> Vec<Extra> {

@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use clap::ValueEnum;
 use claviger_engine::{Error, ErrorKind};
 use claviger_lab::measure::facility::Catalogue;
+use claviger_lab::measure::machine;
 use claviger_lab::measure::run::journal::{Journal, RunState};
 use claviger_lab::measure::run::measure::{Hands, Tick};
 use claviger_lab::measure::run::plan::{FILES, MEMORY, NETWORK, PreparedRun, SWEEP, Wishes};
@@ -93,6 +94,9 @@ pub struct Args {
     /// A figure is steady where its relative standard deviation is at most this [default: 3]
     #[arg(long, value_name = "PERCENT")]
     steady: Option<f64>,
+    /// Use only this many processors, as studies did that switched cores off [default: all]
+    #[arg(long, value_name = "NUMBER")]
+    processors: Option<usize>,
     /// Where the random order and the data come from [default: the clock]
     #[arg(long, value_name = "NUMBER")]
     seed: Option<u64>,
@@ -131,6 +135,8 @@ enum Preset {
 
 /// Runs the verb.
 pub fn run(args: &Args) -> anyhow::Result<()> {
+    // First of all: threads and processes that were started before would use all of them.
+    args.processors.map_or(Ok(()), machine::use_only)?;
     let program = std::env::current_exe()?;
     let catalogue = Catalogue::load(args.peers.as_deref())?;
     cancel::install()?;
@@ -158,7 +164,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         }
     };
     measure::tidy_up(&prepared.plan).iter().for_each(|left| warn(left));
-    carry_out(&prepared, &mut journal, &mut state, &program, &folder)?;
+    carry_out(&prepared, &mut journal, &mut state, &program, &args.resuming(&folder))?;
     let summary = Summary::of(&state.run);
     let extras = Extra::of_study(&state.run, &summary);
     let report = RunReport { run: &state.run, summary: &summary, extras: &extras };
@@ -207,6 +213,14 @@ impl Args {
             steady: self.steady.map(|percent| percent / 100.0),
             seed: self.seed.unwrap_or_else(|| now().as_secs()),
         })
+    }
+
+    /// The command that continues the run in this folder: with as many processors, or it could not be compared.
+    fn resuming(&self, folder: &Path) -> String {
+        let processors = self.processors.map(|count| ["--processors".to_owned(), count.to_string()]);
+        let processors = processors.iter().flatten().map(OsStr::new);
+        let words = ["claviger", "lab", "run"].map(OsStr::new).into_iter().chain(processors);
+        output::command(words.chain([OsStr::new("--resume"), folder.as_os_str()]))
     }
 
     /// Fails unless every device that the plan names may be overwritten.
@@ -300,7 +314,7 @@ fn carry_out(
     journal: &mut Journal,
     state: &mut RunState,
     program: &Path,
-    folder: &Path,
+    resume: &str,
 ) -> claviger_engine::Result<()> {
     let progress = Progress::spinner();
     let tell = |tick: &Tick| {
@@ -318,9 +332,6 @@ fn carry_out(
     }
     measured.map_err(|e| match e.kind {
         ErrorKind::Cancelled => {
-            let resume = output::command(
-                ["claviger", "lab", "run", "--resume"].map(OsStr::new).into_iter().chain([folder.as_os_str()]),
-            );
             let hint =
                 format!("The measurements are kept, and everything set up was taken down. `{resume}` continues.");
             e.hint(hint)

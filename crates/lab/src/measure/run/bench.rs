@@ -1,16 +1,22 @@
 //! The real thing: facilities are made, opened, worked on and closed.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use claviger_engine::{Error, Result};
 
 use crate::measure::facility::{Facility, FacilityTarget};
 use crate::measure::lab::Lab;
 use crate::measure::run::schedule::{Attempt, Bench, PassDone, ScheduledPass, Trouble};
-use crate::measure::run::watch::Watch;
+use crate::measure::run::watch::{self, Watch};
 use crate::measure::workloads::{On, Workload};
 use crate::measure::{machine, processes};
+use crate::model::machine::OTHERS_MAX;
 use crate::model::plan::Caches;
+
+/// The machine is calm when other programs leave it alone for so long, and is waited for so many times that.
+const CALM: Duration = Duration::from_millis(500);
+const CALM_TRIES: usize = 20;
 
 /// How long a facility's store is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,5 +81,14 @@ impl Bench for Real<'_> {
             Keep::One => target.close().map_err(Trouble::Workload)?,
         }
         Ok(PassDone { at, conditions, outcome })
+    }
+
+    fn wait_for_calm(&mut self) {
+        let cancelled = self.labs[0].cancelled;
+        for _ in 0..CALM_TRIES {
+            if cancelled() || watch::idle_cpu(CALM) <= OTHERS_MAX {
+                return;
+            }
+        }
     }
 }

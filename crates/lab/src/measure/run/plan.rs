@@ -73,6 +73,7 @@ pub const FILES: Preset = Preset {
         "compilebench-like",
         "bonnie++",
         "dbench",
+        "sqlite",
     ],
 };
 

@@ -69,6 +69,9 @@ pub trait Bench {
     /// # Errors
     /// Whatever fails. `Unsupported` of a workload leaves the facility out of it; `Cancelled` ends the run.
     fn pass(&mut self, step: &ScheduledPass) -> Attempt;
+
+    /// Waits, for a while, until other programs leave the machine alone.
+    fn wait_for_calm(&mut self) {}
 }
 
 /// Carries out what is left of a run. Everything that happens is told to `record` first, and is a part of `state` then.
@@ -116,6 +119,7 @@ fn undisturbed(state: &RunState, bench: &mut dyn Bench, step: &ScheduledPass) ->
         if busy || step.round.is_none() || !load(&calmest).disturbs() {
             break;
         }
+        bench.wait_for_calm();
         let next = bench.pass(step)?;
         if load(&next).processors() < load(&calmest).processors() {
             calmest = next;

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::measure::meter::{Meter, Processors, processors};
 use crate::measure::processes::ProcessTimes;
+use crate::measure::run::energy::EnergyCounters;
 use crate::model::machine::{Conditions, OtherLoad};
 
 /// Processor state, on systems that report it.
@@ -28,6 +29,7 @@ pub struct Watch {
     pressure: [Option<u64>; 2],
     mhz: Option<f64>,
     throttled: Option<u64>,
+    energy: EnergyCounters,
 }
 
 impl Watch {
@@ -37,6 +39,7 @@ impl Watch {
             mhz: mhz(),
             throttled: throttled(Path::new(PROCESSORS)),
             pressure: PRESSURE.map(pressure),
+            energy: EnergyCounters::now(),
             times: ProcessTimes::now(),
             before: processors(),
             began: Instant::now(),
@@ -60,6 +63,7 @@ impl Watch {
             mhz: self.mhz.zip(mhz()).map(mean),
             steal_share: if total > 0.0 { (steal / total).clamp(0.0, 1.0) } else { 0.0 },
             throttled: self.throttled.zip(throttled(Path::new(PROCESSORS))).map(since),
+            energy_j: EnergyCounters::now().since(&self.energy),
             caches_dropped,
             others: Some(OtherLoad { cpu_pressure, io_pressure, ..others }),
         }

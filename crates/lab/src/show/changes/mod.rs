@@ -160,7 +160,7 @@ impl RunChanges {
 }
 
 impl CellName {
-    fn of(cell: &Cell) -> Self {
+    pub(crate) fn of(cell: &Cell) -> Self {
         Self { facility: cell.facility.clone(), workload: cell.workload.clone(), case: cell.case.clone() }
     }
 }
@@ -286,6 +286,7 @@ fn machines(old: &Machine, new: &Machine) -> Vec<RunDifference> {
         of("processor features", old.cpu_features.join(" "), new.cpu_features.join(" ")),
         of("memory, bytes", old.memory_bytes, new.memory_bytes),
         of("kernel", &old.kernel, &new.kernel),
+        of("governor", &old.governor, &new.governor),
         of("huge pages", &old.huge_pages, &new.huge_pages),
         of("claviger", &old.program_version, &new.program_version),
     ]

@@ -25,8 +25,10 @@ pub(super) fn facts(run: &Run) -> Vec<(&'static str, String)> {
         ("Order", format!("facilities take turns in random order; seed {}", plan.seed)),
         ("Page cache", caches(run)),
         ("Clock", clock(run)),
+        ("Governor", governor(&machine.governor)),
         ("Hypervisor", steal(run)),
         ("Throttling", throttling(run)),
+        ("Energy", energy(run)),
         ("Other programs", others(run)),
     ];
     if let Some(idle) = run.sittings.last().map(|s| s.idle_cpu).filter(|idle| idle.is_finite()) {
@@ -135,6 +137,10 @@ fn clock(run: &Run) -> String {
     }
 }
 
+fn governor(governor: &str) -> String {
+    if governor.is_empty() { "the system does not tell it".into() } else { governor.to_owned() }
+}
+
 fn steal(run: &Run) -> String {
     let most = run.passes.iter().map(|p| p.conditions.steal_share).filter(|s| s.is_finite()).fold(0.0, f64::max);
     format!("took up to {} % of the processors' time during a pass", percent(most))
@@ -159,6 +165,16 @@ fn throttling(run: &Run) -> String {
         _ if counts.is_empty() => "the system does not tell it".into(),
         0 => "none".into(),
         n => format!("{n} times a processor was slowed for its temperature"),
+    }
+}
+
+fn energy(run: &Run) -> String {
+    let all: Vec<f64> = run.passes.iter().filter_map(|p| p.conditions.energy_j).filter(|j| j.is_finite()).collect();
+    match all.len() {
+        0 => "the system does not tell it".into(),
+        passes => {
+            format!("the processors used {} J in {}", plain(all.iter().sum::<f64>()), counted(passes, "pass"))
+        }
     }
 }
 

@@ -12,6 +12,7 @@ mod facts;
 mod html;
 mod missing;
 mod panels;
+mod pooled;
 mod published;
 mod recommend;
 mod run;

@@ -85,7 +85,7 @@ impl RunReport<'_> {
 }
 
 csv_record!(Cell {
-    facility, workload, case, unit, median, low, high, relative_deviation, steady, spread, samples, outliers, baseline, loss,
+    facility, workload, case, unit, median, low, high, relative_deviation, steady, spread, samples, rounds: _, outliers, baseline, loss,
     cpu_s_per_gb
 } =>
     workload, operation: case.operation, series: case.series, axis: word(&case.axis), x: optional(&case.x, |x| exact(*x)),
@@ -111,7 +111,7 @@ csv_record!(Sample<'_> {
     facility, round: round.map_or("warm-up".into(), |r| r.to_string()), position, at, unit: word(unit), value: exact(*value),
     bytes, seconds: exact(*seconds), cpu_s: optional(cpu_s, |s| exact(*s)), mhz: optional(&conditions.mhz, |m| exact(*m)),
     steal_share: exact(conditions.steal_share), throttled: optional(&conditions.throttled, u64::to_string),
-    caches_dropped: conditions.caches_dropped,
+    energy_j: optional(&conditions.energy_j, |j| exact(*j)), caches_dropped: conditions.caches_dropped,
 );
 
 /// A figure in full: latencies of microseconds are seconds here. Empty for what is no number.

@@ -3,7 +3,8 @@
 use crate::model::case::Axis;
 use crate::model::figures::Run;
 use crate::model::plan::Backing;
-use crate::model::study::{Scenario, Study, StudyTable};
+use crate::model::statistics::median;
+use crate::model::study::{Repetition, Scenario, Study, StudySection, StudyTable};
 use crate::model::words::{percent, printable, size, word};
 use crate::show::recommend::{Measured, Recommendation, recommend};
 use crate::show::study::{FilledTable, JudgedConclusion, OwnFigure, StudyCell, conclusions, filled};
@@ -21,6 +22,7 @@ pub(super) fn sections(run: &Run, summary: &Summary) -> Vec<Extra> {
     let tables = filled(study, run, summary);
     let judged = conclusions(study, run, summary);
     let tables = tables.iter().map(|filled| table(filled, summary));
+    let tables = section_by_section(study).into_iter().chain(tables).chain(costs(run, summary));
     [about(study, run)].into_iter().chain(tables).chain((!judged.is_empty()).then(|| claims(&judged))).collect()
 }
 
@@ -77,13 +79,102 @@ pub(super) fn markdown(run: &Run, summary: &Summary, warnings: &[String]) -> Str
         text += &section("###", &claims.title, claims.text.into_iter());
         text += &markdown_rows(&claims.columns, &claims.rows);
     }
+    if let Some(Extra { title, text: what, columns, rows, .. }) = section_by_section(study) {
+        text += &section("###", &title, what.into_iter());
+        text += &markdown_rows(&columns, &rows);
+    }
     let missing = unmeasured(run, summary);
     if !missing.is_empty() {
         text += &section("###", "Not measured here", std::iter::empty());
         text += &markdown_rows(&MISSING, &missing.iter().map(|u| [u.why.clone(), u.what()]).collect::<Vec<_>>());
     }
     filled(study, run, summary).iter().for_each(|filled| text += &markdown_table(filled));
+    for Extra { title, text: method, columns, rows, .. } in costs(run, summary) {
+        text += &section("###", &title, method.into_iter());
+        text += &markdown_rows(&columns, &rows);
+    }
     text
+}
+
+/// What of the study's document is repeated; nothing where the study does not tell.
+fn section_by_section(study: &Study) -> Option<Extra> {
+    let row = |StudySection { of, about, here, how }: &StudySection| {
+        let here = match here {
+            Repetition::Same => "the same",
+            Repetition::Alike => "alike",
+            Repetition::None => "not to be had",
+        };
+        vec![of.join(", "), about.clone(), here.to_owned(), how.clone()]
+    };
+    (!study.sections.is_empty()).then(|| Extra {
+        title: "Section by section".into(),
+        text: vec![
+            "What the study published, by its tables, sections and appendices, and whether it is repeated here.".into(),
+        ],
+        columns: ["in the study", "about", "here", "how, or why not"].map(str::to_owned).to_vec(),
+        rows: study.sections.iter().map(row).collect(),
+        chart: None,
+        page: PagePart::Tables,
+    })
+}
+
+/// What each workload costs besides time: processor time and, where the machine counts it, energy.
+fn costs(run: &Run, summary: &Summary) -> impl Iterator<Item = Extra> {
+    let seconds = |workload: &str, facility: &str| -> Vec<f64> {
+        let cells = summary.cells.iter().filter(|cell| cell.workload == workload && cell.facility == facility);
+        cells.filter_map(|cell| cell.cpu_s_per_gb).collect()
+    };
+    let joules = |workload: &str, facility: &str| -> Vec<f64> {
+        let passes = run.passes.iter().filter(|pass| pass.workload == workload && pass.facility == facility);
+        passes.filter(|pass| pass.round.is_some()).filter_map(|pass| pass.conditions.energy_j).collect()
+    };
+    let processor_time = by_workload(
+        run,
+        ("Processor time by workload", "CPU s/GB"),
+        "Seconds that all processors of the machine together were busy for each 10^9 bytes, by whomever: the median of the \
+         workload's figures. What is above the column without encryption is the cost of encryption and of what serves it.",
+        &seconds,
+    );
+    let energy = by_workload(
+        run,
+        ("Energy by workload", "J"),
+        "Joules that the processors used in a pass, the whole machine's: the median. A pass includes what is not timed, such as \
+         making files and comparing them.",
+        &joules,
+    );
+    processor_time.into_iter().chain(energy)
+}
+
+/// A table of medians with a row for each workload and a column for each facility; nothing where there are no figures.
+fn by_workload(
+    run: &Run,
+    (title, unit): (&str, &str),
+    what: &str,
+    of: &dyn Fn(&str, &str) -> Vec<f64>,
+) -> Option<Extra> {
+    let facilities = run.plan.on_all_media();
+    let row = |workload: &String| facilities.iter().map(|facility| of(workload, facility)).collect::<Vec<_>>();
+    let rows: Vec<(&String, Vec<Vec<f64>>)> =
+        run.plan.workloads.iter().map(|workload| (workload, row(workload))).collect();
+    let any = |column: usize| rows.iter().any(|(_, cells)| !cells[column].is_empty());
+    let columns: Vec<usize> = (0..facilities.len()).filter(|column| any(*column)).collect();
+    let text = |cell: &Vec<f64>| if cell.is_empty() { "–".to_owned() } else { format!("{:.2}", median(cell)) };
+    let rows: Vec<Vec<String>> = rows
+        .iter()
+        .filter(|(_, cells)| cells.iter().any(|cell| !cell.is_empty()))
+        .map(|(workload, cells)| {
+            [format!("{workload}, {unit}")].into_iter().chain(columns.iter().map(|c| text(&cells[*c]))).collect()
+        })
+        .collect();
+    let columns = ["workload".to_owned()].into_iter().chain(columns.iter().map(|column| facilities[*column].clone()));
+    (!rows.is_empty()).then(|| Extra {
+        title: title.into(),
+        text: vec![what.into()],
+        columns: columns.collect(),
+        rows,
+        chart: None,
+        page: PagePart::Tables,
+    })
 }
 
 /// Headings of what was not measured.

@@ -20,14 +20,21 @@ struct Job {
     pattern: &'static str,
     /// Bytes of a request.
     block: u64,
-    /// Requests in flight at a time.
+    /// Requests in flight at a time, of each thread.
     depth: u32,
+    /// Threads, each with requests of its own: disks with several queues take them at the same time.
+    threads: u32,
     /// What the figure is.
     unit: Unit,
 }
 
 const fn job(operation: &'static str, pattern: &'static str, block: u64, depth: u32, unit: Unit) -> Job {
-    Job { operation, pattern, block, depth, unit }
+    Job { operation, pattern, block, depth, threads: 1, unit }
+}
+
+/// Four threads at the same time, which are one figure.
+const fn of_four(job: Job) -> Job {
+    Job { threads: 4, ..job }
 }
 
 static JOBS: &[Job] = &[
@@ -38,6 +45,8 @@ static JOBS: &[Job] = &[
     job("mixed 70/30, queue depth 32", "randrw", 4096, 32, Unit::PerS),
     job("sequential read, queue depth 8", "read", MIB, 8, Unit::BytesPerS),
     job("sequential write, queue depth 8", "write", MIB, 8, Unit::BytesPerS),
+    of_four(job("random read, 4 threads of queue depth 8", "randread", 4096, 8, Unit::PerS)),
+    of_four(job("random write, 4 threads of queue depth 8", "randwrite", 4096, 8, Unit::PerS)),
 ];
 
 /// The latencies that are told, as shares of the requests that took at most as long, in percent.
@@ -60,8 +69,8 @@ pub static FIO: Workload = Workload {
     measures: |plan| {
         format!(
             "Runs fio on the first {} MiB, which were written before, for {} s each: random reads and writes of 4 KiB \
-                with one and with 32 requests in flight, 70 % reads and 30 % writes of 4 KiB with 32, and sequential \
-                reads and writes of 1 MiB with 8. It bypasses the page cache where the facility allows it, with \
+                with one and with 32 requests in flight, 70 % reads and 30 % writes of 4 KiB with 32, sequential \
+                reads and writes of 1 MiB with 8, and random reads and writes of 4 KiB by four threads with 8 each. It bypasses the page cache where the facility allows it, with \
                 io_uring or else libaio, or over NBD with fio's own client. Writes are incompressible and end with an \
                 fsync that is timed. Latencies last from the submission of a request to its completion; 50 %, 99 % \
                 and 99.9 % of the requests took at most the time shown.",
@@ -71,7 +80,7 @@ pub static FIO: Workload = Workload {
     },
     not: "Data read are not compared with the data written. Processor time includes fio's own work for creating \
         requests and random data; fio's own work in an idle run is subtracted. In a short run, 99.9 % rests on few \
-        requests. More than one thread is not measured.",
+        requests.",
     on: On::Bytes,
     missing: || program::missing(&["fio"]),
     version: || program::version(Command::new("fio").arg("--version")),
@@ -161,6 +170,7 @@ fn command(job: &Job, place: &FioTarget, runtime_s: f64) -> Command {
     command.arg(format!("--percentile_list={}", list.join(":")));
     command.arg(format!("--name={}", job.pattern)).arg(format!("--rw={}", job.pattern));
     command.arg(format!("--bs={}", job.block)).arg(format!("--iodepth={}", job.depth));
+    command.arg(format!("--numjobs={}", job.threads)).arg("--group_reporting=1");
     command.arg(format!("--size={}", place.len)).arg(format!("--runtime={}ms", (runtime_s * 1e3) as u64));
     command.arg(format!("--ioengine={}", place.engine));
     match &place.surface.way {
@@ -348,7 +358,7 @@ mod tests {
         let lab = lab();
         let engine = engine(&surface, &engines(&lab).unwrap(), io_uring_allowed()).unwrap();
         let place = FioTarget { engine, surface, len: MIB };
-        for job in [&JOBS[2], &JOBS[4], &JOBS[6]] {
+        for job in [&JOBS[2], &JOBS[4], &JOBS[6], &JOBS[8]] {
             let ran = program::run(&mut command(job, &place, 0.05), lab.cancelled).unwrap();
             let measures = measures(job, &parse(&program::text(&ran.output)).unwrap(), 0.0).unwrap();
             assert_eq!(measures.len(), if job.pattern == "randrw" { 7 } else { 4 });

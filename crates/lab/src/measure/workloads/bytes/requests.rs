@@ -6,7 +6,7 @@ use std::time::Instant;
 use super::{MIB, cache_note, capped, drop_caches};
 use crate::measure::transfer::{Device, TransferDirection};
 use crate::measure::workloads::prelude::*;
-use crate::model::statistics::median;
+use crate::model::statistics::{median, quantile};
 
 /// Bytes of a request.
 const BLOCK: usize = 4096;
@@ -26,7 +26,7 @@ pub static REQUESTS: Workload = Workload {
         format!(
             "Writes, then reads, {count} blocks of {BLOCK} bytes at random places in the first {} MiB, one at a time, \
                 bypassing the page cache where the facility allows it. Results are the median latency of a request, \
-                and the context switches of the whole machine per request (the line ctxt of /proc/stat).",
+                the latency that 99 of 100 requests do not exceed, and the context switches of the whole machine per request (the line ctxt of /proc/stat).",
             size / MIB
         )
     },
@@ -61,7 +61,7 @@ fn requests(
     lab: &Lab,
     direction: TransferDirection,
     (count, blocks): (usize, u64),
-) -> Result<[Measure; 2]> {
+) -> Result<[Measure; 3]> {
     let mut random = Random::new(lab.plan.seed);
     let mut buffer = Buffer::new(BLOCK);
     let mut latencies = Vec::with_capacity(count);
@@ -83,9 +83,13 @@ fn requests(
     device.flush()?;
     let case = |what: &str| Case::new(format!("{}, {what}", direction.word())).at(Axis::Block, BLOCK as f64);
     let bytes = (count * BLOCK) as u64;
-    let latency = Measure::time(case("latency"), bytes, Elapsed { seconds: median(&latencies), ..took });
+    let latency = |what, value| Measure { value, ..Measure::time(case(what), bytes, took) };
     let all = Measure::time(case("context switches"), 0, took);
-    Ok([Measure { seconds: took.seconds, ..latency }, Measure { value: switches, unit: Unit::Count, ..all }])
+    Ok([
+        latency("latency", median(&latencies)),
+        latency("99 % latency", quantile(&latencies, 0.99)),
+        Measure { value: switches, unit: Unit::Count, ..all },
+    ])
 }
 
 /// Of all processors since the start of the machine (proc_stat(5)).
@@ -105,8 +109,11 @@ mod tests {
     fn each_direction_has_a_latency_and_switches() {
         let (mut device, lab) = (Memory(vec![0; 1 << 20]), lab());
         for direction in TransferDirection::BOTH {
-            let [latency, switches] = requests(&mut device, &lab, direction, (50, 256)).expect("done");
+            let [latency, slowest, switches] = requests(&mut device, &lab, direction, (50, 256)).expect("done");
             assert!(latency.unit == Unit::Seconds && latency.value > 0.0 && latency.value <= latency.seconds);
+            assert!(
+                slowest.value >= latency.value && slowest.value <= slowest.seconds && slowest.bytes == latency.bytes
+            );
             assert!(switches.unit == Unit::Count && switches.value.is_finite() && switches.bytes == 0);
             assert_eq!(latency.bytes, 50 * 4096);
         }

@@ -1,5 +1,7 @@
 //! How much memory open volumes take.
 
+use std::collections::BTreeMap;
+use std::fs;
 use std::thread;
 use std::time::Duration;
 
@@ -41,7 +43,7 @@ fn measures(plan: &Plan) -> String {
         "Proportional set size (each sharing process counts its part of a shared page) of the processes that serve \
             {volumes}: at rest, just after opening, and after reading 64 MiB from one volume. Where a facility \
             provides a folder, a large file in it is read. Other processes of the same program make the figures \
-            smaller."
+            smaller. Beside it, the bytes of the program's file and of the shared libraries that it has loaded."
     )
 }
 
@@ -56,7 +58,9 @@ fn run(target: &mut FacilityTarget, lab: &Lab) -> Result<WorkloadOutcome> {
     }
     target.open()?;
     transfer::run(target.bytes()?.device()?.as_mut(), &lab.data, &READ, 0)?;
-    measures.push(taken(Case::new("one volume, after reading 64 MiB"), &serving([&*target])?)?);
+    let serving = serving([&*target])?;
+    measures.push(taken(Case::new("one volume, after reading 64 MiB"), &serving)?);
+    measures.extend(on_disk(&serving)?);
     Ok(WorkloadOutcome { measures, ..WorkloadOutcome::default() })
 }
 
@@ -94,6 +98,58 @@ fn serving<'a>(targets: impl IntoIterator<Item = &'a FacilityTarget>) -> Result<
 }
 
 fn taken(case: Case, processes: &[u32]) -> Result<Measure> {
-    let value = processes::memory(processes)? as f64;
-    Ok(Measure { case, value, unit: Unit::Bytes, bytes: 0, seconds: 0.0, cpu_s: None })
+    Ok(bytes(case, processes::memory(processes)?))
+}
+
+fn bytes(case: Case, value: u64) -> Measure {
+    Measure { case, value: value as f64, unit: Unit::Bytes, bytes: 0, seconds: 0.0, cpu_s: None }
+}
+
+/// The files of the programs that these processes run, and of the shared libraries that they have loaded, each once.
+fn on_disk(processes: &[u32]) -> Result<[Measure; 2]> {
+    let (mut programs, mut libraries) = (BTreeMap::new(), BTreeMap::new());
+    for process in processes {
+        let program = format!("/proc/{process}/exe");
+        let len = fs::metadata(&program).map_err(|e| Error::from(e).at(program.as_ref()))?.len();
+        programs.insert(fs::read_link(&program)?, len);
+        let maps = fs::read_to_string(format!("/proc/{process}/maps"))?;
+        for path in maps.lines().filter_map(library) {
+            // One that was replaced since then is counted by its name's new file, or not at all.
+            libraries.insert(path.to_owned(), fs::metadata(path).map_or(0, |data| data.len()));
+        }
+    }
+    let sum = |files: &mut dyn Iterator<Item = &u64>| files.sum::<u64>();
+    Ok([
+        bytes(Case::new("the program on the disk"), sum(&mut programs.values())),
+        bytes(Case::new("its shared libraries on the disk"), sum(&mut libraries.values())),
+    ])
+}
+
+/// The shared library that a line of proc_pid_maps(5) is of.
+fn library(line: &str) -> Option<&str> {
+    let path = &line[line.find('/')?..];
+    let name = path.rsplit('/').next()?;
+    (name.ends_with(".so") || name.contains(".so.")).then_some(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_and_its_libraries_are_counted_once() {
+        let own = std::process::id();
+        let [program, libraries] = on_disk(&[own, own]).expect("this process");
+        let exe = std::env::current_exe().expect("a program").metadata().expect("a file").len();
+        assert_eq!(program.value, exe as f64);
+        assert!(libraries.value > 0.0, "a test is linked to the C library");
+        for (line, found) in [
+            ("7f00-7f01 r-xp 00000000 fe:00 1234   /usr/lib/x86_64-linux-gnu/libc.so.6", true),
+            ("7f00-7f01 r--p 00000000 fe:00 1235   /usr/lib/libz.so", true),
+            ("7f00-7f01 r--p 00000000 fe:00 1236   /usr/bin/claviger", false),
+            ("7f00-7f01 rw-p 00000000 00:00 0      [heap]", false),
+        ] {
+            assert_eq!(library(line).is_some(), found, "{line}");
+        }
+    }
 }

@@ -11,7 +11,8 @@ use super::{flush, in_fresh_folder, made_once, written};
 use crate::measure::machine;
 use crate::measure::workloads::prelude::*;
 
-/// Names a folder with a source tree that has a `configure` or a `Makefile`.
+/// Names a folder with a source tree that has a `configure` or a `Makefile`, or an archive of one, such as that of Debian's
+/// package linux-source.
 const VARIABLE: &str = "CLAVIGER_LAB_SOURCE";
 
 /// The package of Debian whose source is fetched where apt knows sources: small, and needs nothing but a C library.
@@ -31,6 +32,8 @@ libzstd.a: $(OBJECTS)
 enum Source {
     /// A folder that the user named.
     Named(PathBuf),
+    /// An archive that the user named.
+    Archive(PathBuf),
     /// The crate zstd-sys in cargo's registry, with Zstandard's C sources.
     Zstd(PathBuf),
     /// [`PACKAGE`], from Debian.
@@ -46,43 +49,66 @@ pub(super) static COMPILE: Workload = Workload {
         compiler and its headers are outside the facility. Figures of another source or another compiler cannot be \
         compared.",
     on: On::Files,
+    parameters: &["threads"],
     missing: || {
         program::missing(&["make", "cc", "cp"]).or_else(|| {
         let none = format!(
-            "No source tree was found: {VARIABLE} is not set to a folder, cargo's registry has no zstd-sys, and apt \
+            "No source tree was found: {VARIABLE} is not set to a folder or an archive, cargo's registry has no zstd-sys, and apt \
                 has no source packages (deb-src)."
         );
         Source::found().is_none().then_some(none)
     })
     },
     version: || program::version(Command::new("cc").arg("--version")),
-    estimate_s: |plan| if plan.level == Level::Quick { 4.0 } else { 15.0 },
+    estimate_s: |plan| {
+        let once = match Source::found() {
+            Some(Source::Archive(_)) => 180.0,
+            _ => plan.level.choose([4.0, 15.0, 15.0]),
+        };
+        once * jobs(plan).len() as f64
+    },
     room: |_| match Source::found() {
         Some(Source::Named(folder)) => 4 * size(folder) + (16 << 20),
+        // Linux 6.1 is 130 MiB packed, 1.3 GiB unpacked, and 0.2 GiB more as allnoconfig compiles it.
+        Some(Source::Archive(archive)) => 14 * archive.metadata().map_or(0, |data| data.len()) + (64 << 20),
         _ => 32 << 20,
     },
     run: |target, lab| {
         let source = Source::found().ok_or_else(|| ErrorKind::Misuse("no source tree to compile was found".into()))?;
         let source = source.prepared(lab)?;
-        in_fresh_folder(&target.folder()?, |folder| compile(folder, &source, lab))
+        let mut outcome = WorkloadOutcome::default();
+        for (jobs, series) in jobs(&lab.plan) {
+            let measures = in_fresh_folder(&target.folder()?, |folder| compile(folder, &source, (jobs, &series), lab))?;
+            outcome.measures.extend(measures);
+        }
+        Ok(outcome)
     },
     ..Workload::PLAIN
 };
 
 fn measures(plan: &Plan) -> String {
     let what = Source::found().map_or("a program".into(), |source| source.title(plan.level));
+    let jobs: Vec<String> = jobs(plan).iter().map(|(jobs, _)| format!("make -j{jobs}")).collect();
     format!(
         "Seconds from the start of configure (if there is one) and make to their end, including the flush to the \
             store, and the processor time of the whole machine during that. Compiled: {what}, copied onto the \
-            facility beforehand, by make -j{} with {}. BSI 2010 compiled Linux.",
-        jobs(),
+            facility beforehand, by {} with {}. BSI 2010 compiled Linux 2.6.34 after make allnoconfig: set {VARIABLE} to \
+            the archive of Debian's package linux-source to do the same.",
+        jobs.join(" and by "),
         flags(plan.level)
     )
 }
 
-/// One for each processor, as people do.
-fn jobs() -> usize {
-    machine::cpus()
+/// How many jobs make runs at a time, and the name of that series: those that a study asks for, or one for each processor, as
+/// people do.
+fn jobs(plan: &Plan) -> Vec<(usize, String)> {
+    let each = |threads: u32| if threads == 0 { machine::cpus() } else { threads as usize };
+    match plan.parameters(COMPILE.name).map(|study| &study.threads[..]) {
+        None | Some([]) => vec![(machine::cpus(), String::new())],
+        Some(asked) => {
+            asked.iter().map(|threads| each(*threads)).map(|jobs| (jobs, format!("make -j{jobs}"))).collect()
+        }
+    }
 }
 
 /// Optimising only takes time.
@@ -94,14 +120,22 @@ impl Source {
     /// The first that there is; the same at every call.
     fn found() -> Option<&'static Self> {
         static FOUND: OnceLock<Option<Source>> = OnceLock::new();
-        let named =
-            || std::env::var_os(VARIABLE).map(PathBuf::from).filter(|folder| can_be_made(folder)).map(Self::Named);
+        let named = || Self::named(std::env::var_os(VARIABLE)?.into());
         FOUND.get_or_init(|| named().or_else(|| zstd_in(&registry()?).map(Self::Zstd)).or_else(debian)).as_ref()
+    }
+
+    /// What the user named, if it is a source tree or may be an archive of one.
+    fn named(path: PathBuf) -> Option<Self> {
+        match path.is_file() {
+            true => Some(Self::Archive(path)),
+            false => Some(path).filter(|folder| can_be_made(folder)).map(Self::Named),
+        }
     }
 
     fn title(&self, level: Level) -> String {
         match self {
             Self::Named(folder) => format!("the source in {}", folder.display()),
+            Self::Archive(archive) => format!("the source in {}", archive.display()),
             Self::Zstd(folder) => {
                 let crate_name = folder.file_name().unwrap_or_default().to_string_lossy();
                 format!(
@@ -117,6 +151,7 @@ impl Source {
     fn prepared(&self, lab: &Lab) -> Result<PathBuf> {
         made_once(lab, "compile-source", |folder| match self {
             Self::Named(named) => copy(named, &folder.join("source"), lab),
+            Self::Archive(archive) => unpacked(archive, &folder.join("source"), lab),
             Self::Zstd(crate_folder) => zstd(crate_folder, &folder.join("source"), lab),
             Self::Debian => fetched(folder, lab),
         })
@@ -179,6 +214,21 @@ fn fetched(folder: &Path, lab: &Lab) -> Result<PathBuf> {
     trees.next().ok_or_else(strange)
 }
 
+/// Unpacks an archive without its topmost folder. Linux is configured as the BSI's study had it, which is not timed.
+fn unpacked(archive: &Path, to: &Path, lab: &Lab) -> Result<PathBuf> {
+    fs::create_dir(to).map_err(|e| Error::from(e).at(to))?;
+    let mut tar = Command::new("tar");
+    tar.arg("--extract").arg("--strip-components=1").arg("--directory").arg(to).arg("--file").arg(archive);
+    program::run(&mut tar, lab.cancelled)?;
+    if !can_be_made(to) {
+        return Err(Error::misuse("the archive holds no configure and no Makefile in its topmost folder").at(archive));
+    }
+    if to.join("Kconfig").is_file() {
+        program::run(Command::new("make").arg("allnoconfig").current_dir(to), lab.cancelled)?;
+    }
+    Ok(to.into())
+}
+
 /// Copies a file or a folder, with the times that make looks at.
 fn copy(from: &Path, to: &Path, lab: &Lab) -> Result<PathBuf> {
     program::run(Command::new("cp").arg("-a").arg("--").arg(from).arg(to), lab.cancelled)?;
@@ -196,7 +246,7 @@ fn size(folder: &Path) -> u64 {
     entries.map(each).sum()
 }
 
-fn compile(folder: &Path, source: &Path, lab: &Lab) -> Result<WorkloadOutcome> {
+fn compile(folder: &Path, source: &Path, (jobs, series): (usize, &str), lab: &Lab) -> Result<[Measure; 2]> {
     let tree = copy(source, &folder.join("source"), lab)?;
     flush(folder)?;
     lab.drop_caches()?;
@@ -208,12 +258,12 @@ fn compile(folder: &Path, source: &Path, lab: &Lab) -> Result<WorkloadOutcome> {
         if tree.join("configure").is_file() {
             run(Command::new("sh").arg("./configure"))?;
         }
-        run(Command::new("make").arg(format!("-j{}", jobs())))
+        run(Command::new("make").arg(format!("-j{jobs}")))
     })?;
-    let time = Measure::time(Case::new("compile"), 0, took);
-    let cpu =
-        Measure { case: Case::new("compile, processor time"), value: took.cpu_s, unit: Unit::Seconds, ..time.clone() };
-    Ok(WorkloadOutcome { measures: vec![time, cpu], ..WorkloadOutcome::default() })
+    let case = |operation: &str| Case::new(operation).of(series);
+    let time = Measure::time(case("compile"), 0, took);
+    let cpu = Measure { case: case("compile, processor time"), value: took.cpu_s, ..time.clone() };
+    Ok([time, cpu])
 }
 
 #[cfg(test)]
@@ -238,8 +288,8 @@ mod tests {
         small_source(named.path());
         let lab = Lab { scratch: scratch.path().into(), ..lab() };
         let source = Source::Named(named.path().into()).prepared(&lab).unwrap();
-        let outcome = compile(folder.path(), &source, &lab).unwrap();
-        let found: Vec<_> = outcome.measures.iter().map(|m| (m.case.operation.as_str(), m.unit)).collect();
+        let measures = compile(folder.path(), &source, (1, ""), &lab).unwrap();
+        let found: Vec<_> = measures.iter().map(|m| (m.case.operation.as_str(), m.unit)).collect();
         assert_eq!(found, [("compile", Unit::Seconds), ("compile, processor time", Unit::Seconds)]);
         let made = folder.path().join("source");
         assert_eq!(Command::new(made.join("answer")).status().unwrap().code(), Some(42));
@@ -248,7 +298,7 @@ mod tests {
 
         fs::write(source.join("value.c"), "this is no C").unwrap();
         fs::remove_dir_all(&made).unwrap();
-        let error = compile(folder.path(), &source, &lab).unwrap_err().to_string();
+        let error = compile(folder.path(), &source, (1, ""), &lab).unwrap_err().to_string();
         assert!(error.contains("make failed") && error.contains("value.o"), "{error}");
     }
 
@@ -276,9 +326,46 @@ mod tests {
         let lab = Lab { scratch: scratch.path().into(), ..lab() };
         let source = Source::Zstd(found).prepared(&lab).unwrap();
         let folder = tempfile::tempdir().unwrap();
-        compile(folder.path(), &source, &lab).unwrap();
+        compile(folder.path(), &source, (2, "make -j2"), &lab).unwrap();
         assert!(folder.path().join("source/libzstd.a").is_file());
         assert!(size(&source) > 50);
+    }
+
+    #[test]
+    fn an_archive_is_unpacked_and_a_kernel_configured() {
+        let (Some(_), Some(_)) = (tools::program("make"), tools::program("tar")) else { return };
+        let [sources, scratch] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+        let tree = sources.path().join("linux-source-0.1");
+        fs::create_dir(&tree).unwrap();
+        let archive = sources.path().join("linux-source-0.1.tar.gz");
+        let pack = || {
+            let mut tar = Command::new("tar");
+            tar.arg("-C").arg(sources.path()).arg("-czf").arg(&archive).arg("linux-source-0.1");
+            assert!(tar.status().unwrap().success());
+        };
+        let lab = Lab { scratch: scratch.path().into(), ..lab() };
+        pack();
+        let error = unpacked(&archive, &scratch.path().join("empty"), &lab).unwrap_err().to_string();
+        assert!(error.contains("no configure and no Makefile"), "{error}");
+
+        fs::write(tree.join("Makefile"), "allnoconfig:\n\techo none > .config\n").unwrap();
+        fs::write(tree.join("Kconfig"), "").unwrap();
+        pack();
+        let source = Source::named(archive).expect("an archive").prepared(&lab).unwrap();
+        assert_eq!(fs::read_to_string(source.join(".config")).unwrap(), "none\n");
+    }
+
+    #[test]
+    fn a_study_says_with_how_many_jobs() {
+        let plan = lab().plan;
+        assert_eq!(jobs(&plan), [(machine::cpus(), String::new())]);
+        let parameters = crate::model::parameters::Parameters { threads: vec![0, 5], ..Default::default() };
+        let work = crate::model::parameters::PlannedWork { name: "compile".into(), parameters, facilities: Vec::new() };
+        let study =
+            crate::model::plan::PlannedStudy { name: String::new(), facilities: Vec::new(), workloads: vec![work] };
+        let all = machine::cpus();
+        let plan = Plan { repeated: Some(study), ..plan };
+        assert_eq!(jobs(&plan), [(all, format!("make -j{all}")), (5, "make -j5".to_owned())]);
     }
 
     #[test]

@@ -12,6 +12,7 @@ mod dbench;
 mod gzip;
 mod large_file;
 mod small_files;
+mod sqlite;
 mod tree;
 mod unpack;
 
@@ -37,6 +38,7 @@ pub(super) static WORKLOADS: &[&Workload] = &[
     &compilebench::COMPILEBENCH_LIKE,
     &bonnie::BONNIE,
     &dbench::DBENCH,
+    &sqlite::SQLITE_DATABASE,
 ];
 
 /// Runs `work` in a fresh folder within `folder`, which is removed afterwards, even after an error or a panic.
