@@ -54,11 +54,7 @@ impl RunReport<'_> {
     /// The study that was repeated in Markdown: its tables and conclusions; empty where none was.
     pub fn study_markdown(&self) -> String {
         let (disturbance, warnings) = self.split_warnings();
-        let tables = super::study::markdown(self.run, self.summary, &warnings);
-        match disturbance {
-            Some(message) if !tables.is_empty() => format!("**{message}**\n\n{tables}"),
-            _ => tables,
-        }
+        super::study::markdown(self.run, self.summary, disturbance.as_deref(), &warnings)
     }
 
     /// One line for each cell of the tables of the study that was repeated; empty where none was.

@@ -62,7 +62,7 @@ fn about(study: &Study, run: &Run) -> Extra {
 }
 
 /// What was found, and the tables with a column for each facility, in Markdown for the documentation.
-pub(super) fn markdown(run: &Run, summary: &Summary, warnings: &[String]) -> String {
+pub(super) fn markdown(run: &Run, summary: &Summary, disturbance: Option<&str>, warnings: &[String]) -> String {
     let Some(study) = run.plan.study() else { return String::new() };
     let machine = &run.machine;
     let on = format!("{}, {}, {}. {}.", machine.cpu_model, machine.kernel, media(run), super::facts::sittings(run));
@@ -70,7 +70,9 @@ pub(super) fn markdown(run: &Run, summary: &Summary, warnings: &[String]) -> Str
     let head = about(study, run);
     let claims = claims(&judged);
     let title = head.title.trim_start_matches(ABOUT).to_owned();
-    let mut text = section("##", &title, head.text.into_iter().chain([on]));
+    let mut text = section("##", &title, std::iter::empty());
+    text += &disturbance.map(|message| format!("**{}**\n\n", escaped(message))).unwrap_or_default();
+    text += &paragraphs(head.text.into_iter().chain([on]));
     if !warnings.is_empty() {
         let warnings: String = warnings.iter().map(|warning| format!("- {}\n", escaped(warning))).collect();
         text += &format!("{}{warnings}\n", section("###", "Warnings", std::iter::empty()));
@@ -188,9 +190,12 @@ fn markdown_rows(columns: &[impl AsRef<str>], rows: &[impl AsRef<[String]>]) -> 
     format!("{}|{}\n{}\n", line(&head), "---|".repeat(head.len()), rows.collect::<String>())
 }
 
-fn section(level: &str, title: &str, paragraphs: impl Iterator<Item = String>) -> String {
-    let paragraphs: String = paragraphs.map(|paragraph| format!("{}\n\n", escaped(&paragraph))).collect();
-    format!("{level} {}\n\n{paragraphs}", escaped(title))
+fn section(level: &str, title: &str, text: impl Iterator<Item = String>) -> String {
+    format!("{level} {}\n\n{}", escaped(title), paragraphs(text))
+}
+
+fn paragraphs(text: impl Iterator<Item = String>) -> String {
+    text.map(|paragraph| format!("{}\n\n", escaped(&paragraph))).collect()
 }
 
 /// The rows that have a figure of ours, each with its unit: what is here, what that is less than without encryption, and the
