@@ -62,6 +62,7 @@ mod luks {
 mod program {
     pub mod completing;
     pub mod global_options;
+    pub mod guide;
     pub mod json;
     pub mod patience;
     pub mod terminal;

@@ -149,10 +149,8 @@ impl Report for Created {
                 "While it is empty, a wrong password cannot be detected: use the same one at the first mount."
             )?,
         }
-        let mut words = vec!["claviger".to_owned(), "mount".to_owned()];
-        if mount_point.is_none() {
-            words.push(format!("--format={format}"));
-        }
+        // An empty folder does not show its format.
+        let mut words = vec!["claviger".to_owned(), "mount".to_owned(), format!("--format={format}")];
         words.extend(opened_with.iter().cloned());
         words.extend([path.to_string(), to.to_owned()]);
         writeln!(out, "To mount it: {}", output::command(words.iter().map(String::as_str)))
