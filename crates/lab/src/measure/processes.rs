@@ -1,7 +1,8 @@
 //! Which processes are the lab's, and how much processor time they have used.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::sync::{Mutex, PoisonError};
 
 use rustix::process::{Pid, WaitOptions, getpid, set_child_subreaper, waitpid};
 
@@ -12,6 +13,7 @@ const KERNEL_THREAD: u32 = 0x0020_0000;
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Process {
     parent: u32,
+    group: u32,
     zombie: bool,
     kernel_thread: bool,
     /// Processor seconds of its own, and of all children that it has waited for.
@@ -57,13 +59,29 @@ pub fn adopt_orphans() {
     let _ = set_child_subreaper(Some(getpid()));
 }
 
-/// Takes notice of children that have ended, but of those whose parts of the lab wait for them.
-pub fn reap(awaited: &[u32]) {
-    let lab = std::process::id();
-    let ended = processes().into_iter().filter(|(_, process)| process.zombie && process.parent == lab);
-    for (pid, _) in ended.filter(|(pid, _)| !awaited.contains(pid)) {
-        let _ = waitpid(Pid::from_raw(pid.cast_signed()), WaitOptions::NOHANG);
-    }
+/// What the lab's programs have left behind: processes, and process groups whose first process was waited for. Nobody else
+/// waits for them.
+static LEFT_BEHIND: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
+
+/// Notes a process, or a process group, that a program of the lab has left behind.
+pub fn left_behind(pid: u32) {
+    LEFT_BEHIND.lock().unwrap_or_else(PoisonError::into_inner).insert(pid);
+}
+
+/// Takes notice of the end of what the lab's programs have left behind. Other children belong to the program that uses the lab.
+pub fn reap() {
+    let (lab, mut all) = (std::process::id(), processes());
+    let mut left = LEFT_BEHIND.lock().unwrap_or_else(PoisonError::into_inner);
+    let of_lab = |pid: &u32, process: &Process| left.contains(pid) || left.contains(&process.group);
+    all.retain(|pid, process| {
+        let ended = process.zombie && process.parent == lab && of_lab(pid, process);
+        if ended {
+            let _ = waitpid(Pid::from_raw(pid.cast_signed()), WaitOptions::NOHANG);
+        }
+        !ended
+    });
+    // The system gives numbers anew.
+    left.retain(|id| all.iter().any(|(pid, process)| pid == id || process.group == *id));
 }
 
 fn processes() -> BTreeMap<u32, Process> {
@@ -81,6 +99,7 @@ fn parse(stat: &str) -> Option<Process> {
     let ticks = [14, 15, 16, 17].map(number).into_iter().sum::<Option<u64>>()?;
     Some(Process {
         parent: number(4)? as u32,
+        group: number(5)? as u32,
         zombie: *fields.first()? == "Z",
         kernel_thread: number(9)? as u32 & KERNEL_THREAD != 0,
         cpu_s: ticks as f64 / 100.0,
@@ -139,6 +158,32 @@ mod tests {
         // 0.20 of the lab, 0.40 - 0.20 of what it has waited for, 0.40 of the new server, 0.30 of writeback.
         assert!((since - 1.1).abs() < 1e-9, "{since}");
         assert!(!descends(&after, 60, 50) && descends(&after, 53, 50) && !descends(&BTreeMap::new(), 1, 50));
+    }
+
+    /// Waits until the process has ended and nobody has waited for it. Returns false if it is gone.
+    fn ended(pid: u32) -> bool {
+        for _ in 0..1000 {
+            match processes().get(&pid) {
+                Some(process) if !process.zombie => std::thread::sleep(std::time::Duration::from_millis(10)),
+                other => return other.is_some(),
+            }
+        }
+        panic!("process {pid} goes on");
+    }
+
+    #[test]
+    fn only_what_the_lab_left_behind_is_collected() {
+        adopt_orphans();
+        let mut foreign = std::process::Command::new("sh").args(["-c", "exit 7"]).spawn().expect("a shell");
+        let mut orphan = std::process::Command::new("sh");
+        orphan.args(["-c", "sleep 60 >/dev/null 2>&1 & echo $!"]);
+        let ran = crate::measure::program::run(&mut orphan, || false).expect("a shell");
+        let left: u32 = crate::measure::program::text(&ran.output).trim().parse().expect("a number");
+        assert!(ended(foreign.id()) && ended(left), "it waits for somebody to take notice");
+        reap();
+        assert!(!processes().contains_key(&left), "the lab's own was collected");
+        assert_eq!(foreign.wait().expect("its owner still learns how it ended").code(), Some(7));
+        assert!(!LEFT_BEHIND.lock().expect("no panic").contains(&left));
     }
 
     #[test]

@@ -17,6 +17,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 
 use crate::measure::meter::Meter;
 use crate::measure::names::tag;
+use crate::measure::processes::left_behind;
 use crate::model::figures::Elapsed;
 use crate::model::words::printable;
 
@@ -182,7 +183,9 @@ impl Group {
         }
         let took = started.elapsed();
         self.kill();
-        Ok((self.0.wait()?, took, gave_up))
+        let status = self.0.wait()?;
+        left_behind(self.0.id());
+        Ok((status, took, gave_up))
     }
 
     /// Kills the whole group. Its number is not used anew before the child was waited for.
@@ -196,6 +199,7 @@ impl Drop for Group {
         if !matches!(self.0.try_wait(), Ok(Some(_))) {
             self.kill();
             let _ = self.0.wait();
+            left_behind(self.0.id());
         }
     }
 }

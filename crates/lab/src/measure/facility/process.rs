@@ -17,6 +17,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open, pidfd_send_signal};
 
 use super::CommandStep;
+use crate::measure::processes;
 use crate::measure::program::{MARK, find};
 use crate::model::words::printable;
 
@@ -229,6 +230,7 @@ impl Drop for Background {
         if matches!(self.child.try_wait(), Ok(None)) {
             self.end(GIVEN_UP);
         }
+        processes::left_behind(self.child.id());
         let _ = fs::remove_file(&self.output);
     }
 }

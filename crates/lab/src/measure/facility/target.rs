@@ -20,6 +20,7 @@ use crate::measure::lab::Lab;
 use crate::measure::memory::Buffer;
 use crate::measure::meter::Meter;
 use crate::measure::names::tag;
+use crate::measure::processes;
 use crate::measure::transfer::Data;
 use crate::model::figures::Elapsed;
 use crate::model::parameters::FilesystemKind;
@@ -240,6 +241,7 @@ impl FacilityTarget {
         let elapsed = meter.elapsed();
         self.left = Left::with(&self.runner.id);
         self.left.retain(|left| self.background.iter().all(|known| known.pid() != left.pid));
+        self.left.iter().for_each(|left| processes::left_behind(left.pid));
         Ok(elapsed)
     }
 

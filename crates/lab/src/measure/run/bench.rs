@@ -72,8 +72,7 @@ impl Bench for Real<'_> {
         let at = machine::utc_now();
         let watch = Watch::start();
         let outcome = (workload.run)(&mut target, lab).map_err(Trouble::Workload)?;
-        let others = self.targets.values().chain([&target]).flat_map(FacilityTarget::processes);
-        processes::reap(&others.collect::<Vec<_>>());
+        processes::reap();
         let conditions = watch.conditions(lab.plan.caches == Caches::Dropped);
         match self.keep {
             Keep::All => drop(self.targets.insert(step.facility.clone(), target)),
