@@ -176,6 +176,7 @@ fn own_helpers(text: &str) -> Result<Vec<Helper>> {
             environment,
             package,
             writers: Writers::Unknown,
+            service: String::new(),
             image: None,
         })
     };

@@ -46,6 +46,9 @@ pub struct Helper {
     pub package: String,
     /// How concurrent writers are prevented.
     pub writers: Writers,
+    /// The service that the program asks, for errors: text, and `{NAME}` or `{NAME=DEFAULT}` for values and options. Of a
+    /// URL, only the host and port are shown. Empty if the store is on this machine or unknown.
+    pub service: String,
     /// qemu's name of the format, if the store is a disk image in a file. The image is checked before it is opened, and
     /// is refused if it names other files. The program, which is qemu-nbd, can access only that one file.
     pub image: Option<String>,
@@ -92,6 +95,7 @@ pub fn helpers() -> Vec<Helper> {
         environment: Vec::new(),
         package: "qemu-utils".into(),
         writers: Writers::Locked,
+        service: String::new(),
         image: Some(format.into()),
     };
     let nbdkit =
@@ -105,11 +109,13 @@ pub fn helpers() -> Vec<Helper> {
             environment: words(environment),
             package: package.into(),
             writers: Writers::Unknown,
+            service: String::new(),
             image: None,
         };
     // Read-only: few servers can replace a part of a file, and most would replace all of it.
     let http = |scheme: &str, environment: &[&str]| Helper {
         writers: Writers::Nobody,
+        service: format!("{scheme}:{{rest}}"),
         ..nbdkit(
             scheme,
             "{rest}",
@@ -135,6 +141,7 @@ pub fn helpers() -> Vec<Helper> {
             environment: words(&ceph),
             package: "qemu-block-extra".into(),
             writers: Writers::Told,
+            service: "the Ceph cluster".into(),
             image: None,
             ..image("raw")
         },
@@ -145,25 +152,31 @@ pub fn helpers() -> Vec<Helper> {
         image("vdi"),
         image("qed"),
         image("parallels"),
-        nbdkit(
-            "ssh",
-            "{host}/{path}",
-            &["ssh", "host={host}", "path=/{path}"],
-            &["user", "port", "identity", "known-hosts"],
-            &["SSH_AUTH_SOCK"],
-            "nbdkit",
-        ),
+        Helper {
+            service: "{host}:{port=22}".into(),
+            ..nbdkit(
+                "ssh",
+                "{host}/{path}",
+                &["ssh", "host={host}", "path=/{path}"],
+                &["user", "port", "identity", "known-hosts"],
+                &["SSH_AUTH_SOCK"],
+                "nbdkit",
+            )
+        },
         http("http", &["http_proxy"]),
         http("https", &["https_proxy", "SSL_CERT_FILE"]),
-        nbdkit(
-            "s3",
-            "{bucket}/{key}",
-            // Given by name only, the plugin would be a script that replaces nbdkit and does not get our socket.
-            &["--filter=blocksize", "python", "{plugins}/nbdkit-S3-plugin", "bucket={bucket}", "key={key}"],
-            &["endpoint-url", "size", "object-size"],
-            &aws,
-            "nbdkit-plugin-python",
-        ),
+        Helper {
+            service: "{endpoint-url=https://s3.amazonaws.com}".into(),
+            ..nbdkit(
+                "s3",
+                "{bucket}/{key}",
+                // Given by name only, the plugin would be a script that replaces nbdkit and does not get our socket.
+                &["--filter=blocksize", "python", "{plugins}/nbdkit-S3-plugin", "bucket={bucket}", "key={key}"],
+                &["endpoint-url", "size", "object-size"],
+                &aws,
+                "nbdkit-plugin-python",
+            )
+        },
     ]
 }
 
@@ -202,11 +215,7 @@ impl Helper {
     /// # Errors
     /// `Misuse` if the part has another form, or an option that the row does not list.
     fn arguments(&self, rest: &str, access: Access) -> Result<Vec<String>> {
-        let (rest, query) = match rest.split_once('?') {
-            // Only for rows with options: elsewhere a `?` is part of the address.
-            Some((rest, query)) if !self.options.is_empty() => (rest, query),
-            _ => (rest, ""),
-        };
+        let (rest, query) = self.query(rest);
         let form = || Error::misuse(format!("write such an address as {}:{}", self.scheme, self.form));
         let values = matched(&self.form, rest).ok_or_else(form)?;
         let fill = |word: &String| {
@@ -224,6 +233,39 @@ impl Helper {
             arguments.push(pair.to_owned());
         }
         Ok(arguments)
+    }
+
+    /// The part after the scheme without its options, and the options.
+    fn query<'a>(&self, rest: &'a str) -> (&'a str, &'a str) {
+        match rest.split_once('?') {
+            // Only for rows with options: elsewhere a `?` is part of the address.
+            Some((rest, query)) if !self.options.is_empty() => (rest, query),
+            _ => (rest, ""),
+        }
+    }
+
+    /// The service that the program asks for the part after the scheme.
+    fn service(&self, rest: &str) -> Option<String> {
+        let (rest, query) = self.query(rest);
+        let mut values = matched(&self.form, rest)?;
+        let options = query.split('&').filter_map(|pair| pair.split_once('='));
+        values.extend(options.map(|(name, value)| (name.to_owned(), value.to_owned())));
+        let (mut form, mut service) = (&*self.service, String::new());
+        while let Some((before, (name, after))) =
+            form.split_once('{').and_then(|(before, after)| Some((before, after.split_once('}')?)))
+        {
+            let (name, usual) = name.split_once('=').unwrap_or((name, ""));
+            service += before;
+            service += values.get(name).map_or(usual, String::as_str);
+            form = after;
+        }
+        service += form;
+        // A URL may hold a password, and its path stands in the name of the store.
+        if let Some((scheme, url)) = service.split_once("://") {
+            let authority = url.split(['/', '?', '#']).next().unwrap_or_default();
+            service = format!("{scheme}://{}", authority.rsplit('@').next().unwrap_or_default());
+        }
+        (!service.is_empty()).then_some(service)
     }
 
     /// The sandbox of a helper that does not serve an image.
@@ -354,6 +396,10 @@ impl Reach for Helped {
         Ok(Socket::new(deadline.connect_unix(path.as_ref())?))
     }
 
+    fn service(&self) -> Option<String> {
+        self.helper.service(&self.rest)
+    }
+
     /// Adds the helper's messages, if it has ended.
     fn explain(&self, error: io::Error) -> io::Error {
         let mut running = self.running();
@@ -385,6 +431,7 @@ impl Reach for Helped {
             ([], Some(status)) => format!("{program} exited: {status}"),
             (last, _) => format!("{program}: {}", last.join("; ")),
         };
+        let what = self.service().map_or(what.clone(), |service| format!("{service}: {what}"));
         io::Error::new(error.kind(), what)
     }
 
@@ -454,6 +501,24 @@ mod tests {
             [("{host}/{path}", "h"), ("{host}/{path}", "/p"), ("{a}", ""), ("x{a}", "ya"), ("{a}", "-v")]
         {
             assert_eq!(values(form, text), None, "{form} {text}");
+        }
+    }
+
+    #[test]
+    fn the_service_is_host_and_port_without_passwords() {
+        let of = |scheme: &str, rest: &str| {
+            helpers().into_iter().find(|helper| helper.scheme == scheme).expect("a row").service(rest)
+        };
+        for (scheme, rest, service) in [
+            ("s3", "b/k?endpoint-url=http://127.0.0.1:9000/&size=1M", Some("http://127.0.0.1:9000")),
+            ("s3", "b/k", Some("https://s3.amazonaws.com")),
+            ("ssh", "host/disk?port=2222", Some("host:2222")),
+            ("ssh", "host/disk", Some("host:22")),
+            ("https", "//me:secret@host:8443/disk?x=y", Some("https://host:8443")),
+            ("rbd", "pool/disk", Some("the Ceph cluster")),
+            ("qcow2", "disk", None),
+        ] {
+            assert_eq!(of(scheme, rest).as_deref(), service, "{scheme}:{rest}");
         }
     }
 

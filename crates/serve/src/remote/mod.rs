@@ -141,6 +141,14 @@ fn certificates() -> Result<PathBuf> {
 }
 
 impl Reach for Dialled {
+    fn service(&self) -> Option<String> {
+        match &self.server {
+            ServerAddress::Tcp(host, port) if host.contains(':') => Some(format!("[{host}]:{port}")),
+            ServerAddress::Tcp(host, port) => Some(format!("{host}:{port}")),
+            ServerAddress::Unix(path) => Some(path.display().to_string()),
+        }
+    }
+
     fn tls(&self) -> Option<&ClientTls> {
         self.tls.as_ref()
     }

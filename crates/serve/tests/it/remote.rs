@@ -50,6 +50,7 @@ fn nbdkit(arguments: &[&str]) -> RemoteAddress {
         environment: Vec::new(),
         package: "nbdkit".into(),
         writers: Writers::Unknown,
+        service: String::new(),
         image: None,
     };
     RemoteAddress::Helped(helper, "x".into())

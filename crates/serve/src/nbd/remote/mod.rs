@@ -82,6 +82,11 @@ pub(crate) trait Reach: Send + Sync {
     /// Tells that the connection's helper may end at once without losing writes.
     fn give_up(&self) {}
 
+    /// The host and port, or the service, that is asked: every error names it. `None` if the store is on this machine.
+    fn service(&self) -> Option<String> {
+        None
+    }
+
     /// Adds what is known here about an error's cause.
     fn explain(&self, error: io::Error) -> io::Error {
         error
@@ -98,6 +103,8 @@ struct Vain {
 /// An export of an NBD server, as a store.
 pub struct Remote {
     server: Box<dyn Reach>,
+    /// Who is asked, for errors.
+    service: Option<String>,
     export: String,
     options: RemoteOptions,
     len: u64,
@@ -136,19 +143,22 @@ impl Remote {
         access: Access,
         options: RemoteOptions,
     ) -> io::Result<Self> {
+        let service = server.service();
         let line = dial(&*server, export, options, options.cancel, HANDSHAKE).map_err(|e| match e {
             e if deadline::is_cancelled(&e) => {
                 server.give_up();
                 e
             }
-            e => server.explain(e),
+            e => server.explain(by(service.as_deref(), e)),
         })?;
         let agreed = line.agreed;
         if access == Access::ReadWrite && agreed.has(export::READ_ONLY) {
-            return Err(io::Error::new(io::ErrorKind::ReadOnlyFilesystem, "the server does not allow writing"));
+            let refused = io::Error::new(io::ErrorKind::ReadOnlyFilesystem, "the server does not allow writing");
+            return Err(by(service.as_deref(), refused));
         }
         Ok(Self {
             server,
+            service,
             export: export.to_owned(),
             options,
             len: agreed.len,
@@ -283,6 +293,7 @@ impl Remote {
         self.ahead().forget();
         if error.kind() == io::ErrorKind::TimedOut && self.unflushed().has_undone() {
             let why = "pending writes may still take effect, so nothing more is sent to it";
+            let error = self.by(io::Error::new(error.kind(), error.to_string()));
             return Err(self.end(io::ErrorKind::TimedOut, &format!("{error}, and {why}")));
         }
         // A server that takes connections but answers nothing is not tried forever.
@@ -294,7 +305,7 @@ impl Remote {
             let pause = Duration::from_millis(PAUSES[vain.count.min(PAUSES.len() - 1)]);
             vain.count += 1;
             if begun.elapsed() + pause > self.options.reconnect {
-                let error = self.server.explain(io::Error::new(error.kind(), error.to_string()));
+                let error = self.server.explain(self.by(io::Error::new(error.kind(), error.to_string())));
                 return Err(self.end(error.kind(), &format!("the connection is lost: {error}")));
             }
             Deadline::within(self.options.reconnect, self.cancel()).sleep(pause)?;
@@ -304,7 +315,8 @@ impl Remote {
                     return Ok(());
                 }
                 Err(e) if matches!(e.kind(), io::ErrorKind::InvalidData | io::ErrorKind::ResourceBusy) => {
-                    return Err(self.end(e.kind(), &e.to_string()));
+                    let kind = e.kind();
+                    return Err(self.end(kind, &self.by(e).to_string()));
                 }
                 Err(e) if deadline::is_cancelled(&e) => return Err(e),
                 Err(_) => {}
@@ -335,6 +347,11 @@ impl Remote {
     fn end(&self, kind: io::ErrorKind, why: &str) -> io::Error {
         let (kind, why) = self.ended.get_or_init(|| (kind, why.to_owned()));
         io::Error::new(*kind, why.clone())
+    }
+
+    /// Names who was asked.
+    fn by(&self, error: io::Error) -> io::Error {
+        by(self.service.as_deref(), error)
     }
 
     fn unflushed(&self) -> MutexGuard<'_, Unflushed> {
@@ -373,7 +390,7 @@ impl Remote {
             }
             match answer {
                 Ok(Ok(())) => done = wanted.last().map_or(done, |last| last.at.end),
-                Ok(Err(errno)) => return Err(of_errno(errno)),
+                Ok(Err(errno)) => return Err(self.by(of_errno(errno))),
                 // Everything from here on is requested again.
                 Err(e) => {
                     let arrived = &wanted[..line.arrived(&wanted)];
@@ -477,7 +494,7 @@ impl Remote {
                 Ok(()) => number.iter().for_each(|number| self.unflushed().done(*number)),
                 Err(errno) => {
                     number.iter().for_each(|number| self.unflushed().forget(*number));
-                    failed.get_or_insert(of_errno(errno));
+                    failed.get_or_insert(self.by(of_errno(errno)));
                 }
             }
         }
@@ -565,7 +582,7 @@ impl Store for Remote {
                     return Ok(());
                 }
                 (Some(errno), _) => {
-                    let error = of_errno(errno);
+                    let error = self.by(of_errno(errno));
                     let why = format!(
                         "a flush failed ({error}): writes since the last one may be lost, and writing has stopped"
                     );
@@ -620,6 +637,14 @@ fn dial(
 ) -> io::Result<Line> {
     let deadline = Deadline::within(within.min(options.timeout), cancel);
     Line::open(server.reach(deadline)?, server.tls(), export, options.timeout, cancel, deadline)
+}
+
+/// Names the service that an error comes from.
+fn by(service: Option<&str>, error: io::Error) -> io::Error {
+    match service {
+        Some(service) => io::Error::new(error.kind(), format!("{service}: {error}")),
+        None => error,
+    }
 }
 
 /// Converts a server's error number ("Error values").
