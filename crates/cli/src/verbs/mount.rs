@@ -32,9 +32,9 @@ use crate::terminal::{cancel, duration};
 
 /// Mount a volume's files on a folder
 ///
-/// Detects the file system inside and mounts it. Root uses the kernel's drivers; other users need fuse2fs for ext2,
-/// ext3 and ext4, and ntfs-3g for NTFS, but nothing for FAT and exFAT. The mount stays in the background until
-/// `claviger unmount` or `umount` writes everything and ends it.
+/// Detects the file system inside and mounts it. Root uses the kernel's drivers; other users, and root without loop
+/// devices, need fuse2fs for ext2, ext3 and ext4, and ntfs-3g for NTFS, but nothing for FAT and exFAT. The mount stays
+/// in the background until `claviger unmount` or `umount` writes everything and ends it.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   claviger mount old.tc
@@ -193,7 +193,7 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     let record = SessionRecord { dir: Some(dir.clone()), ..record };
     let sector_size = store.sector_size();
     // The kernel's file systems have a cache above this store. File systems in user space, and ours, may rely on one below.
-    let cached_above = args.filesystem == "none" || rustix::process::geteuid().is_root();
+    let cached_above = args.filesystem == "none" || mount::by_kernel();
     let store = Arc::new(served.counted(&args.open, store, cached_above)?);
     // From here on, a signal must wake threads that wait in `poll`.
     let signals = signals()?;

@@ -95,10 +95,16 @@ pub fn attach(request: &MapRequest<'_>) -> Result<Attached> {
 /// `Misuse` if no mapping has that name or it is not an encrypted volume; `InUse` if it is in use; `Io`.
 pub fn detach(name: &str) -> Result<()> {
     check_name(name)?;
-    let mapper = Mapper::open()?;
+    let mapper = Mapper::open().map_err(|e| match &e.kind {
+        ErrorKind::Unsupported { .. } => e.hint(NOT_BY_KERNEL),
+        ErrorKind::Io(io) if io.kind() == io::ErrorKind::PermissionDenied => {
+            e.hint(format!("Only root can detach it: sudo claviger detach {name}"))
+        }
+        _ => e,
+    })?;
     let mut status = request::plain(name, "", 0);
     mapper.call(Command::Status, &mut status).map_err(|e| match e.raw_os_error().map(Errno::from_raw_os_error) {
-        Some(Errno::NXIO) => Error::misuse(format!("the kernel has no mapping called {name}")),
+        Some(Errno::NXIO) => Error::misuse(format!("the kernel has no mapping called {name}")).hint(NOT_BY_KERNEL),
         _ => e.into(),
     })?;
     if !request::text(&status, field::UUID).starts_with(UUID_PREFIX) {
@@ -108,6 +114,10 @@ pub fn detach(name: &str) -> Result<()> {
     mapper.remove(name)?;
     below.iter().try_for_each(|name| mapper.remove(name))
 }
+
+/// The hint for a volume that the kernel does not have.
+const NOT_BY_KERNEL: &str = "A volume that was attached without --kernel is closed by `claviger unmount`; `claviger list` \
+     shows them.";
 
 /// The kernel's device-mapper.
 struct Mapper {
@@ -187,7 +197,10 @@ impl Mapper {
                 Err(e) if busy(&e) && begin.elapsed() < PATIENCE => thread::sleep(Duration::from_millis(50)),
                 Err(e) if busy(&e) => {
                     return Err(Error::new(ErrorKind::InUse { holder: None })
-                        .hint("Unmount it first; for swap, use `swapoff`.")
+                        .hint(format!(
+                            "Unmount it first, for swap with `swapoff {FOLDER}/{name}`, otherwise with `umount \
+                             {FOLDER}/{name}`. Then repeat: claviger detach {name}"
+                        ))
                         .at(&Path::new(FOLDER).join(name)));
                 }
                 Err(e) => return Err(Error::from(e).at(&Path::new(FOLDER).join(name))),
@@ -315,7 +328,8 @@ impl Stack<'_> {
         let uuid = uuid(request.mapping.kind, request.uuid, name);
         let taken = || {
             let holder = Some(format!("the kernel already has a mapping called {name}, or one of this volume"));
-            Error::new(ErrorKind::InUse { holder }).hint("Choose another name, or detach that mapping.")
+            Error::new(ErrorKind::InUse { holder })
+                .hint(format!("Choose another name, or detach that mapping: claviger detach {name}"))
         };
         let flags = SECURE_DATA | if request.read_only { READ_ONLY } else { 0 };
         let mut create = request::plain(name, &uuid, flags);

@@ -115,21 +115,38 @@ pub enum MountMethod {
     Own(Kind),
 }
 
-/// How to mount `kind`, as root or not, read-only or not.
+/// Who mounts.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Mounter {
+    /// Root, with loop devices for the kernel's file systems.
+    Kernel,
+    /// Root without loop devices, as in most containers.
+    Root,
+    /// Somebody else.
+    User,
+}
+
+impl Mounter {
+    fn is_root(self) -> bool {
+        self != Self::User
+    }
+}
+
+/// How `who` mounts `kind`, read-only or not.
 ///
 /// # Errors
 /// `Unsupported`, with what to install.
-pub fn way(kind: Kind, root: bool, read_only: bool) -> Result<MountMethod> {
+pub fn way(kind: Kind, who: Mounter, read_only: bool) -> Result<MountMethod> {
     let Some(driver) = DRIVERS.iter().find(|d| d.kinds.contains(&kind)) else {
         let name = kind.mount_type();
-        if root && in_kernel(name) {
+        if who == Mounter::Kernel && in_kernel(name) {
             return Ok(MountMethod::Kernel { kind: name.to_owned(), unreplayed: None });
         }
-        return Err(unsupported(kind, root).hint(WITHOUT));
+        return Err(unsupported(kind, who).hint(who.without()));
     };
     // The driver of the same name comes first: ext3 is mounted as ext3 where possible.
     let own_name = driver.kernel.iter().filter(|name| **name == kind.mount_type());
-    let kernel = own_name.chain(driver.kernel).find(|name| root && in_kernel(name));
+    let kernel = own_name.chain(driver.kernel).find(|name| who == Mounter::Kernel && in_kernel(name));
     if let Some(kind) = kernel {
         return Ok(MountMethod::Kernel { kind: (*kind).to_owned(), unreplayed: driver.unreplayed });
     }
@@ -137,7 +154,7 @@ pub fn way(kind: Kind, root: bool, read_only: bool) -> Result<MountMethod> {
         return Ok(MountMethod::Own(kind));
     }
     let obstacle = match &driver.program {
-        Some(program) => match program.obstacle(root) {
+        Some(program) => match program.obstacle(who.is_root()) {
             None => {
                 let path = find(program.name).unwrap_or_else(|| program.name.into());
                 return Ok(MountMethod::Program { path, program, kind });
@@ -151,17 +168,17 @@ pub fn way(kind: Kind, root: bool, read_only: bool) -> Result<MountMethod> {
     }
     let reads = if driver.own == Own::Reads { "--read-only works without it. " } else { "" };
     let obstacle = obstacle.map(|obstacle| format!("{obstacle} {reads}")).unwrap_or_default();
-    Err(unsupported(kind, root).hint(format!("{obstacle}{WITHOUT}")))
+    Err(unsupported(kind, who).hint(format!("{obstacle}{}", who.without())))
 }
 
 /// How a FUSE program mounts `kind`, even where the kernel could.
 ///
 /// # Errors
 /// `Unsupported`, with what to install.
-pub fn way_by_program(kind: Kind, root: bool) -> Result<MountMethod> {
+pub fn way_by_program(kind: Kind, who: Mounter) -> Result<MountMethod> {
     let program = DRIVERS.iter().find(|d| d.kinds.contains(&kind)).and_then(|driver| driver.program.as_ref());
-    let program = program.ok_or_else(|| unsupported(kind, root))?;
-    match program.obstacle(root) {
+    let program = program.ok_or_else(|| unsupported(kind, who))?;
+    match program.obstacle(who.is_root()) {
         None => {
             let path = find(program.name).unwrap_or_else(|| program.name.into());
             Ok(MountMethod::Program { path, program, kind })
@@ -177,23 +194,39 @@ pub fn way_by_program(kind: Kind, root: bool) -> Result<MountMethod> {
 ///
 /// # Errors
 /// `Unsupported`.
-pub fn way_by_name(name: &str, root: bool, read_only: bool) -> Result<MountMethod> {
+pub fn way_by_name(name: &str, who: Mounter, read_only: bool) -> Result<MountMethod> {
     let called = |kind: &Kind| kind.mount_type() == name || kind.name().eq_ignore_ascii_case(name);
     if let Some(kind) = Kind::ALL.iter().copied().find(called) {
-        return way(kind, root, read_only);
+        return way(kind, who, read_only);
     }
-    match root {
-        true if in_kernel(name) => Ok(MountMethod::Kernel { kind: name.to_owned(), unreplayed: None }),
-        true => Err(Error::unsupported(format!("the kernel knows no file system called {name}"))),
-        false => Err(Error::unsupported(format!("{name} cannot be mounted without root")).hint(WITHOUT)),
+    let without = |what| Error::unsupported(format!("{name} cannot be mounted without {what}")).hint(who.without());
+    match who {
+        Mounter::Kernel if in_kernel(name) => Ok(MountMethod::Kernel { kind: name.to_owned(), unreplayed: None }),
+        Mounter::Kernel => Err(Error::unsupported(format!("the kernel knows no file system called {name}"))),
+        Mounter::Root => Err(without("loop devices")),
+        Mounter::User => Err(without("root")),
     }
 }
 
-const WITHOUT: &str = "Mount it as root, or show the plaintext as one file with --filesystem none.";
+impl Mounter {
+    /// What to do where nothing mounts a file system, as a sentence.
+    fn without(self) -> &'static str {
+        match self {
+            Self::Root => {
+                "Show the plaintext as one file with --filesystem none, or mount it where there are loop devices."
+            }
+            _ => "Mount it as root, or show the plaintext as one file with --filesystem none.",
+        }
+    }
+}
 
-fn unsupported(kind: Kind, root: bool) -> Error {
-    let who = if root { "this kernel has no support for it" } else { "a driver program or root is needed" };
-    Error::unsupported(format!("{} cannot be mounted: {who}", kind.described()))
+fn unsupported(kind: Kind, who: Mounter) -> Error {
+    let why = match who {
+        Mounter::Kernel => "this kernel has no support for it",
+        Mounter::Root => "a driver program or loop devices are needed",
+        Mounter::User => "a driver program or root is needed",
+    };
+    Error::unsupported(format!("{} cannot be mounted: {why}", kind.described()))
 }
 
 /// Whether the administrator lets users share their FUSE file systems (fuse.conf, mount.fuse(8)).
@@ -297,14 +330,18 @@ mod tests {
     }
 
     #[test]
-    fn without_root_the_kernel_mounts_nothing() {
+    fn without_root_or_loop_devices_the_kernel_mounts_nothing() {
         for kind in Kind::ALL {
-            match way(*kind, false, false) {
-                Ok(way) => assert!(!matches!(way, MountMethod::Kernel { .. }), "{kind:?}"),
-                Err(e) => assert!(e.hint.is_some_and(|hint| hint.contains("--filesystem none")), "{kind:?}"),
+            for who in [Mounter::User, Mounter::Root] {
+                match way(*kind, who, false) {
+                    Ok(way) => assert!(!matches!(way, MountMethod::Kernel { .. }), "{kind:?}"),
+                    Err(e) => assert!(e.hint.is_some_and(|hint| hint.contains("--filesystem none")), "{kind:?}"),
+                }
             }
         }
-        assert!(way_by_name("no-such", false, false).is_err() && way_by_name("no-such", true, false).is_err());
+        for who in [Mounter::User, Mounter::Root, Mounter::Kernel] {
+            assert!(way_by_name("no-such", who, false).is_err());
+        }
     }
 
     #[test]

@@ -24,13 +24,8 @@ impl LoopDevice {
     pub fn attach(image: &Path, read_only: bool, sector_size: Option<u64>) -> Result<Self> {
         let backing =
             OpenOptions::new().read(true).write(!read_only).open(image).map_err(|e| Error::from(e).at(image))?;
-        let control = Path::new("/dev/loop-control");
-        let open = OpenOptions::new().read(true).write(true).open(control);
-        let control = open.map_err(|e| Error::from(e).at(control).hint("Mounting as root needs loop devices."))?;
         loop {
-            let number =
-                loop_sys::free_number(&control).map_err(|e| Error::from(e).at(Path::new("/dev/loop-control")))?;
-            let path = PathBuf::from(format!("/dev/loop{number}"));
+            let path = free()?;
             let attached = OpenOptions::new().read(true).write(!read_only).open(&path).and_then(|device| {
                 configure(&device, &backing, read_only, sector_size, image)?;
                 Ok(device)
@@ -48,6 +43,19 @@ impl LoopDevice {
     pub fn path(&self) -> &Path {
         &self.path
     }
+}
+
+/// A device that is free, which is created if necessary.
+fn free() -> Result<PathBuf> {
+    let control = Path::new("/dev/loop-control");
+    let number = OpenOptions::new().read(true).write(true).open(control).and_then(|open| loop_sys::free_number(&open));
+    let number = number.map_err(|e| Error::from(e).at(control).hint("Mounting as root needs loop devices."))?;
+    Ok(PathBuf::from(format!("/dev/loop{number}")))
+}
+
+/// Whether this machine lets us use loop devices. Most containers do not, even for root.
+pub fn available() -> bool {
+    free().is_ok_and(|device| File::open(device).is_ok())
 }
 
 fn configure(device: &File, backing: &File, read_only: bool, sector_size: Option<u64>, image: &Path) -> io::Result<()> {

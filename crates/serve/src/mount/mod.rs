@@ -29,12 +29,14 @@ use claviger_engine::store::{CountedStore, Traffic};
 use claviger_engine::trees::Tree;
 use claviger_engine::{Error, ErrorKind, Result, Store};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{Access, access};
+use rustix::io::Errno;
 use rustix::process::{Signal, geteuid};
 
 use crate::fuse::tree::Showing;
 use crate::fuse::{FuseOptions, FuseTransport};
 use crate::sessions::{Live, Process, escape};
-use drivers::{Call, MountMethod, Program};
+use drivers::{Call, MountMethod, Mounter, Program};
 use image::ServedMount;
 use unmount::{Detached, InView, detach, flush, in_view};
 
@@ -149,13 +151,14 @@ pub fn mount(
     request: &MountRequest,
     mut live: Live,
 ) -> Result<MountedVolume> {
-    let root = geteuid().is_root();
+    let who = mounter();
+    let asked = asks_read_only(request);
     let read_only = request.read_only || !store.writable();
     let way = match &request.filesystem {
         Choice::None => None,
-        Choice::Auto => Some(drivers::way(detect(&*store)?, root, read_only)?),
-        Choice::Named(name) => Some(drivers::way_by_name(name, root, read_only)?),
-        Choice::Program(kind) => Some(drivers::way_by_program(*kind, root)?),
+        Choice::Auto => Some(drivers::way(detect(&*store)?, who, read_only)?),
+        Choice::Named(name) => Some(drivers::way_by_name(name, who, read_only)?),
+        Choice::Program(kind) => Some(drivers::way_by_program(*kind, who)?),
     };
     let dir = &request.dir;
     let to_write = matches!(request.filesystem, Choice::Program(_));
@@ -163,9 +166,18 @@ pub fn mount(
     let transport = if to_write { FuseTransport::Device } else { FuseTransport::Auto };
     let mut mounting =
         Mounting { dir, read_only, options: &request.options, transport, store: &store, live: &mut live };
-    let (served, top, name, warnings) = match way {
-        None => (mounting.image_at(dir, false)?, Top::Nothing, "none".to_owned(), Vec::new()),
+    let instead = match &way {
+        Some(MountMethod::Program { program, .. }) if who == Mounter::Root && !to_write => Some(program.name),
+        Some(MountMethod::Own(_)) if who == Mounter::Root => Some("claviger"),
+        _ => None,
+    };
+    let (served, top, name, mut warnings) = match way {
+        None => {
+            mounting.read_only |= asked;
+            (mounting.image_at(dir, false)?, Top::Nothing, "none".to_owned(), Vec::new())
+        }
         Some(MountMethod::Own(kind)) => {
+            mounting.read_only |= asked;
             let (served, warnings) = mounting.own()?;
             (served, Top::Nothing, kind.mount_type().to_owned(), warnings)
         }
@@ -178,16 +190,30 @@ pub fn mount(
             (served, Top::Program(child), kind.mount_type().to_owned(), Vec::new())
         }
     };
+    warnings.extend(
+        instead.map(|by| format!("The kernel's drivers need loop devices, which are missing here: {by} mounts it.")),
+    );
     let source = Source::Bytes(Arc::clone(&store));
     let mut mounted = MountedVolume { live, source, dir: dir.clone(), served, top, warnings };
-    let turned =
-        !matches!(mounted.top, Top::Nothing) && !read_only && mountinfo::at(dir)?.is_some_and(|mount| mount.read_only);
+    // One that must be writable was checked before.
+    let turned = !matches!(mounted.top, Top::Nothing) && !read_only && !to_write && is_read_only(dir)?;
     // A user who asked for read-only needs no reason.
-    if turned && !request.options.iter().any(|option| option == "ro") {
+    if turned && !asked {
         let store: Arc<dyn Store> = store;
         mounted.warnings.push(why_read_only(&store, &name));
     }
     mounted.named(name, turned)
+}
+
+/// Whether the user's options ask for a read-only mount.
+fn asks_read_only(request: &MountRequest) -> bool {
+    request.options.iter().any(|option| option == "ro")
+}
+
+/// Whether the file system at `dir` takes no writes. Some FUSE programs turn read-only without telling the kernel.
+fn is_read_only(dir: &Path) -> io::Result<bool> {
+    let refused = || access(dir, Access::WRITE_OK) == Err(Errno::ROFS);
+    Ok(mountinfo::at(dir)?.is_some_and(|mount| mount.read_only) || refused())
 }
 
 /// Why a file system that should be writable is read-only.
@@ -208,14 +234,13 @@ fn why_read_only(store: &Arc<dyn Store>, name: &str) -> String {
 /// # Errors
 /// `Misuse` for a file system or other options, which only volumes have; `Io`. Nothing stays mounted.
 pub fn mount_folder(tree: Arc<Stacked>, name: &str, request: &MountRequest, live: Live) -> Result<MountedVolume> {
-    let devices = match &request.options[..] {
+    let others: Vec<_> = request.options.iter().filter(|option| *option != "ro").collect();
+    let devices = match &others[..] {
         [] => false,
-        [option] if option == "dev" && geteuid().is_root() => true,
+        [option] if *option == "dev" && geteuid().is_root() => true,
         _ => {
-            return Err(Error::misuse("an encrypted folder does not support these mount options").hint(
-                "Only root can use \
-                     one, `-o dev`.",
-            ));
+            return Err(Error::misuse("an encrypted folder does not support these mount options")
+                .hint("It takes `-o ro`, and for root `-o dev`."));
         }
     };
     if request.filesystem != Choice::Auto {
@@ -223,7 +248,7 @@ pub fn mount_folder(tree: Arc<Stacked>, name: &str, request: &MountRequest, live
     }
     let source = escape(&live.session().record.volume);
     let options = FuseOptions { source, shared: geteuid().is_root(), ..FuseOptions::default() };
-    let showing = Showing { devices, ..Showing::folder(request.read_only) };
+    let showing = Showing { devices, ..Showing::folder(request.read_only || asks_read_only(request)) };
     let served = ServedMount::folder(Arc::clone(&tree) as _, showing, &request.dir, options)?;
     // Reports names at the top that cannot be shown. Those further down would take too long.
     let _ = tree.list(tree.root());
@@ -237,7 +262,20 @@ pub fn mount_folder(tree: Arc<Stacked>, name: &str, request: &MountRequest, live
 /// # Errors
 /// `Unsupported`, with what to install.
 pub fn has_program(kind: Kind) -> Result<()> {
-    drivers::way_by_program(kind, geteuid().is_root()).map(drop)
+    drivers::way_by_program(kind, mounter()).map(drop)
+}
+
+/// Whether the kernel's drivers can mount volumes here: for root, with loop devices.
+pub fn by_kernel() -> bool {
+    mounter() == Mounter::Kernel
+}
+
+fn mounter() -> Mounter {
+    match geteuid().is_root() {
+        true if loop_device::available() => Mounter::Kernel,
+        true => Mounter::Root,
+        false => Mounter::User,
+    }
 }
 
 /// The kind of file system in the store.
@@ -493,7 +531,7 @@ impl MountedVolume {
         const LONGEST: Duration = Duration::from_secs(10);
         let timeout = Timespec::try_from(timeout.unwrap_or(LONGEST).min(LONGEST)).expect("some seconds fit");
         match poll(&mut fds, Some(&timeout)) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Ok(_) | Err(Errno::INTR) => {}
             Err(e) => return Err(io::Error::from(e).into()),
         }
         let ready = |fd: &PollFd<'_>| !fd.revents().is_empty();

@@ -643,3 +643,69 @@ fn a_folder_is_mounted_as_it_is() {
         place.unmount(&dir).succeeds();
     }
 }
+
+/// As in most containers: root, and no loop devices.
+#[test]
+fn without_loop_devices_programs_mount_for_root_as_for_users() {
+    let Some(place) = MountSpace::root() else { return };
+    let claviger = env!("CARGO_BIN_EXE_claviger");
+    let hidden = [
+        "mount --bind /dev/null /dev/loop-control",
+        "mount -t tmpfs none /mnt && mknod /mnt/fuse c 10 229 && mknod /mnt/null c 1 3 && mount --move /mnt /dev",
+    ];
+    for (i, (program, mkfs, name)) in [
+        ("fuse2fs", &["mke2fs", "-q", "-t", "ext4", "-E", "lazy_itable_init=0"][..], "ext4"),
+        ("ntfs-3g", &["mkntfs", "-F", "-Q", "-q"], "ntfs"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        if tools::program(program).is_none() || tools::program(mkfs[0]).is_none() || tools::program("unshare").is_none()
+        {
+            return;
+        }
+        let (volume, dir) = (place.volume(&format!("{name}.tc"), "20M", mkfs), place.dir(name));
+        let mount = format!("{claviger} mount --hash SHA-512 --password-file {} {volume} {dir}", place.folder.password);
+        let script = format!(
+            "{}; {mount}; echo kept > {dir}/file; {claviger} unmount {dir}; {mount} --json --read-only; cat {dir}/file; \
+             {claviger} unmount {dir}",
+            hidden[i]
+        );
+        let output = place.root_command("unshare").args(["--mount", "sh", "-ec", &script]).output();
+        let done = done(output.expect("it starts")).succeeds();
+        assert!(
+            done.text().contains("kept") && done.text().contains(&format!("\"filesystem\": \"{name}\"")),
+            "{done:?}"
+        );
+        let told: Vec<_> = done.err.lines().filter(|line| line.contains("loop devices")).collect();
+        assert!(told.len() == 2 && told[0].contains(program), "{}", done.err);
+        assert!(place.list().is_empty());
+    }
+}
+
+#[test]
+fn read_only_is_what_the_mount_is() {
+    let Some(place) = MountSpace::root() else { return };
+    let says = |report: &Done| report.json()["read_only"].as_bool();
+    let (volume, dir) = (place.ext4("v.tc"), place.dir("d"));
+    for (more, read_only) in [
+        (&[][..], false),
+        (&["--read-only"], true),
+        (&["-o", "ro"], true),
+        (&["--filesystem", "none", "-o", "ro"], true),
+        (&["--filesystem", "none"], false),
+        (&["--truncated"], true),
+    ] {
+        let report = place.mount(&volume, &dir, more).succeeds();
+        let file = if more.contains(&"none") { format!("{dir}/volume") } else { format!("{dir}/new") };
+        let refused = fs::OpenOptions::new().append(true).create(true).open(file).is_err();
+        assert_eq!((says(&report), refused), (Some(read_only), read_only), "{more:?}: {}", report.err);
+        assert_eq!(place.list()[0]["read_only"].as_bool(), Some(read_only), "{more:?}");
+        place.unmount(&dir).succeeds();
+    }
+    // A folder has no file system that could take the option.
+    let lower = place.dir("lower");
+    let report = place.run(["mount", "--json", "--format", "clear", "-o", "ro", &lower, &dir]).succeeds();
+    assert_eq!((says(&report), fs::write(format!("{dir}/x"), "x").is_err()), (Some(true), true));
+    place.unmount(&dir).succeeds();
+}

@@ -67,6 +67,21 @@ fn a_user_mounts_ntfs_where_the_administrator_lets_users_share() {
     place.nothing_is_left();
 }
 
+/// Our own FAT takes the option as a kernel's driver does.
+#[test]
+fn a_user_mounts_read_only_by_an_option() {
+    let Some(place) = MountSpace::user() else { return };
+    let Some(_) = tools::program("mkfs.vfat") else { return };
+    let (volume, dir) = (place.volume("v.tc", "20M", &["mkfs.vfat"]), place.dir("d"));
+    for (more, read_only) in [(&[][..], false), (&["-o", "ro"], true)] {
+        let report = place.mount(&volume, &dir, more).succeeds().json();
+        assert_eq!(report["read_only"].as_bool(), Some(read_only), "{report}");
+        let refused = place.shell(&format!("touch {dir}/x")).code != 0;
+        assert_eq!(refused, read_only);
+        place.unmount(&dir).succeeds();
+    }
+}
+
 #[test]
 fn a_killed_server_takes_the_users_file_system_with_it() {
     let Some(place) = MountSpace::user() else { return };
