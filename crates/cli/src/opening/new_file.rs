@@ -9,6 +9,8 @@ use claviger_engine::internal::files::{rename_new, sync_folder};
 use claviger_engine::{Error, Result, Secret};
 use claviger_serve::key_process::FileNumber;
 
+use crate::opening::full_disk;
+
 /// Fails if the path exists. Verbs call this before they ask for a password.
 pub fn must_be_new(path: &Path) -> Result<()> {
     match std::fs::symlink_metadata(path) {
@@ -28,18 +30,20 @@ fn exists(path: &Path) -> Error {
 /// # Errors
 /// `Misuse` if the path exists; `Io`.
 pub fn write(path: &Path, bytes: &[u8]) -> Result<File> {
-    let at = |e: io::Error| match e.kind() {
-        io::ErrorKind::AlreadyExists => exists(path),
-        _ => Error::from(e).at(path),
-    };
     must_be_new(path)?;
+    written(path, bytes).map_err(|e| match e.kind() {
+        io::ErrorKind::AlreadyExists => exists(path),
+        _ => full_disk::told(Error::from(e).at(path), path, bytes.len() as u64),
+    })
+}
+
+fn written(path: &Path, bytes: &[u8]) -> io::Result<File> {
     let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let new = tempfile::Builder::new().prefix(".claviger-").tempfile_in(folder).map_err(at)?;
-    let (mut file, new) = new.into_parts();
-    file.write_all(bytes).and_then(|()| file.sync_all()).and_then(|()| rename_new(&new, path)).map_err(at)?;
+    let (mut file, new) = tempfile::Builder::new().prefix(".claviger-").tempfile_in(folder)?.into_parts();
+    file.write_all(bytes).and_then(|()| file.sync_all()).and_then(|()| rename_new(&new, path))?;
     // The temporary name is gone.
     let _ = new.keep();
-    sync_folder(path).inspect_err(|_| remove(&file, path)).map_err(at)?;
+    sync_folder(path).inspect_err(|_| remove(&file, path))?;
     Ok(file)
 }
 

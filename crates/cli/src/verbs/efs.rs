@@ -26,6 +26,7 @@ use serde::Serialize;
 
 use crate::opening::credentials::Source;
 use crate::opening::files::{self, Inside, InsideArgs, tree_error};
+use crate::opening::full_disk;
 use crate::opening::{OpenArgs, ProtectArgs};
 use crate::process::{guard, served};
 use crate::terminal::exit::{self, Silent};
@@ -632,12 +633,7 @@ fn change_all(
     }
     let (largest, free) = (left.iter().map(|item| job.size(item)).max().unwrap_or(0), folder.space()?.free);
     if largest > free {
-        let what = format!(
-            "rewriting a file of {} needs as much space, but only {} are free",
-            size::exact(largest),
-            size::exact(free)
-        );
-        return Err(io::Error::new(io::ErrorKind::StorageFull, what).into());
+        return Err(full_disk::of_sizes(largest, free).into());
     }
     for (before, item) in left.iter().enumerate() {
         let done =

@@ -21,6 +21,7 @@ use serde::Serialize;
 use crate::opening::cost::NewCostArgs;
 use crate::opening::credentials::CredentialArgs;
 use crate::opening::direct::DirectArgs;
+use crate::opening::full_disk;
 use crate::opening::patience::PatienceArgs;
 use crate::opening::remote;
 use crate::process::guard;
@@ -287,7 +288,7 @@ impl Args {
         if existing.is_some() {
             fs::remove_file(path).map_err(|e| Error::from(e).at(path))?;
         }
-        let store = Arc::new(FileStore::create(path, len)?);
+        let store = Arc::new(FileStore::create(path, len).map_err(|e| full_disk::told(e, path, len))?);
         files::sync_folder(path)?;
         Ok(Some((Arc::clone(&store) as Arc<dyn Store>, Some(store))))
     }

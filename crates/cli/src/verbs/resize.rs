@@ -9,6 +9,7 @@ use claviger_engine::{Error, Spec, Store, Unlock};
 use serde::Serialize;
 
 use crate::opening::editing::Named;
+use crate::opening::full_disk;
 use crate::opening::{OpenArgs, ProtectArgs};
 use crate::terminal::file_name::FileName;
 use crate::terminal::output::{self, Report};
@@ -191,9 +192,10 @@ impl Args {
         let bar = Progress::bytes("Filling");
         let show = |done, all| bar.at(done, all);
         let spec = Spec { quick: self.quick, cancel: Some(cancel::flag()), progress: Some(&show), ..Spec::default() };
+        let before = file.len();
         let done = resizing.carry_out(file, &spec);
         drop(bar);
-        done.map_err(at)?;
+        done.map_err(|e| at(full_disk::told(e, &self.open.path, resizing.len.saturating_sub(before))))?;
         output::print(&resized, self.json)
     }
 }

@@ -195,7 +195,9 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
         target.note(&state)?;
     }
     let from = done.unwrap_or(0);
-    let holes = copying.copy(from, &mut state, cancel).map_err(told)?;
+    let copied = copying.copy(from, &mut state, cancel);
+    let rest = stored.saturating_sub(state.done.unwrap_or(0));
+    let holes = copied.map_err(|e| told(target.full(e, rest)))?;
     let copied = Instant::now();
     target.forget_cached();
     copying.compare(from..destination.len(), "Comparing", cancel).map_err(told)?;

@@ -13,6 +13,7 @@ use claviger_engine::store::{Access, FileStore};
 use claviger_engine::{Error, Result, Store};
 
 use super::state::{State, What};
+use crate::opening::full_disk;
 use crate::opening::overwrite::Overwrite;
 use crate::opening::remote;
 use crate::terminal::output;
@@ -162,7 +163,10 @@ impl Destination {
         }
         let made = if sparse { FileStore::create_sparse(&self.at, len) } else { FileStore::create(&self.at, len) };
         // Nothing to resume: removes the state.
-        let store = made.inspect_err(|_| drop(self.state.as_deref().map(fs::remove_file)))?;
+        let store = made.map_err(|e| {
+            let _ = self.state.as_deref().map(fs::remove_file);
+            full_disk::told(e, &self.at, len)
+        })?;
         Ok(self.target(Some(store)))
     }
 
@@ -218,6 +222,11 @@ impl Target {
     /// `Io`.
     pub fn note(&self, state: &State) -> Result<()> {
         self.state.as_deref().map_or(Ok(()), |path| state.write(path))
+    }
+
+    /// Says of a full disk what the `rest` of a file takes.
+    pub fn full(&self, error: Error, rest: u64) -> Error {
+        full_disk::told(error, &self.at, rest)
     }
 
     /// Drops cached data, so that later reads come from the disk.

@@ -18,6 +18,7 @@ use claviger_engine::{Error, ErrorKind};
 use serde::Serialize;
 
 use crate::opening::files::{self, FoundNode, Inside, InsideArgs, tree_error};
+use crate::opening::full_disk;
 use crate::opening::{OpenArgs, ProtectArgs};
 use crate::terminal::exit::Silent;
 use crate::terminal::left_out::LeftOut;
@@ -131,6 +132,19 @@ enum Trouble {
 impl<E: Into<anyhow::Error>> From<E> for Trouble {
     fn from(error: E) -> Self {
         Self::All(error.into())
+    }
+}
+
+impl Trouble {
+    /// Says of a full disk what the file needs.
+    fn of_full_disk<F>(self, item: &Item<F>) -> Self {
+        match self {
+            Self::All(error) => Self::All(match error.downcast::<Error>() {
+                Ok(error) => full_disk::told(error, &item.to, item.size).into(),
+                Err(error) => error,
+            }),
+            one @ Self::One(_) => one,
+        }
     }
 }
 
@@ -314,6 +328,7 @@ fn out(args: &Args, opened: &Inside, from: &[OsString], to: &Path) -> anyhow::Re
         } else {
             let before = copied.bytes;
             let done = file_out(args, opened, &item, |done| bar.at(before.saturating_add(done), all));
+            let done = done.map_err(|e| e.of_full_disk(&item));
             let done = copied.note(path, done)?;
             if item.stored_name {
                 let made = |file: &FileOut| file.salvaged.as_ref().map_or(Some(item.size), Salvaged::size_if_made);
@@ -603,8 +618,7 @@ fn into(args: &Args, opened: &Inside, from: &[OsString], to: &OsStr) -> anyhow::
     let all: u64 = items.iter().map(|item| item.size).sum();
     let free = opened.tree.space().map_err(Error::from)?.free;
     if all > free {
-        let what = format!("{} do not fit into {} of free space", size::exact(all), size::exact(free));
-        return Err(Error::from(io::Error::new(io::ErrorKind::StorageFull, what)).at(&args.open.path).into());
+        return Err(Error::from(full_disk::of_sizes(all, free)).at(&args.open.path).into());
     }
     let bar = Progress::bytes("Copying");
     let mut missing: Vec<PathBuf> = Vec::new();

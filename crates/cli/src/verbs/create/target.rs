@@ -12,6 +12,7 @@ use claviger_engine::store::{Access, FileStore};
 use claviger_engine::{Error, Result, Store};
 
 use super::args::LayoutArgs;
+use crate::opening::full_disk;
 use crate::opening::overwrite::Overwrite;
 use crate::opening::remote;
 use crate::terminal::{output, size};
@@ -110,7 +111,8 @@ impl<'a> NewVolume<'a> {
 
 impl Target {
     fn new_file(at: &Path, to: &Path, len: u64, old: Option<FileStore>) -> Result<Self> {
-        let store = FileStore::create(at, len).map_err(|e| Error { path: Some(to.to_owned()), ..e })?;
+        let store = FileStore::create(at, len);
+        let store = store.map_err(|e| full_disk::told(Error { path: Some(to.to_owned()), ..e }, to, len))?;
         let store = Arc::new(store);
         let file = NewFile { at: at.to_owned(), to: to.to_owned(), store: Arc::clone(&store), old };
         Ok(Self { store, file: Some(file) })
@@ -186,7 +188,8 @@ impl NewHeader {
                 metadata.saturating_add(keyslots.unwrap_or(LEN.saturating_sub(metadata).max(1 << 20))).min(256 << 20)
             }
         };
-        Ok(Self { store: Some(Arc::new(FileStore::create(path, len)?)), path: path.to_owned() })
+        let store = FileStore::create(path, len).map_err(|e| full_disk::told(e, path, len))?;
+        Ok(Self { store: Some(Arc::new(store)), path: path.to_owned() })
     }
 }
 

@@ -187,7 +187,7 @@ fn what_cannot_be_done_is_refused_before_anything_is_written() {
     // No room, several names, a host folder, something else.
     File::create(disk.place.folder.path("large")).and_then(|file| file.set_len(60 << 20)).expect("a file");
     let large = disk.place.folder.str("large");
-    disk.efs("change", &[letter, &large, "--certificate", &key]).fails(6, &["are free"]);
+    disk.efs("change", &[letter, &large, "--certificate", &key]).fails(6, &["No space left", " free"]);
     disk.inside("ln Users/me/Docs/big Users/me/again");
     disk.efs("encrypt", &[":/Users/me/Docs/none", clear, "--for", &mine]).fails(1, &["2 names"]);
     assert!(

@@ -86,6 +86,12 @@ fn files_go_into_a_fat_and_come_out_as_they_were() {
     }
     let times = |name: &str| fs::metadata(folder.path(name)).expect("there").mtime() / 2;
     assert_eq!(times("source/small"), times("out/small"));
+    if let Some(tiny) = Tmpfs::new("size=64k") {
+        let to = tiny.path().display().to_string();
+        let full = claviger_on(&folder, &["cp"], &volume, &[":/source/inner folder/Größe.bin", &to]);
+        full.fails(6, &["Größe.bin", "No space left", "needs 684 KiB, 64 KiB free", &format!("df -h {to}")]);
+        assert_eq!(fs::read_dir(&to).expect("a folder").count(), 0, "nothing is left");
+    }
     // Nothing is overwritten unless that is asked for.
     fs::write(folder.path("out/small"), b"mine").expect("written");
     claviger_on(&folder, &["cp"], &volume, &[":/source/small", &out]).fails(1, &["--force"]);
@@ -122,7 +128,8 @@ fn files_go_into_a_fat_and_come_out_as_they_were() {
     claviger_on(&folder, &["cp"], &volume, &[&small, ":/source/"]).fails(1, &["already", "--force"]);
     claviger_on(&folder, &["cp", "--force"], &volume, &[&small, ":/source/"]).succeeds();
     fs::write(folder.path("large"), vec![1; 17 << 20]).expect("written");
-    claviger_on(&folder, &["cp"], &volume, &[&folder.str("large"), ":/"]).fails(6, &["do not fit"]);
+    claviger_on(&folder, &["cp"], &volume, &[&folder.str("large"), ":/"])
+        .fails(6, &["No space left", "needs ", " free"]);
     fs::write(folder.path("a:b"), b"x").expect("written");
     claviger_on(&folder, &["cp"], &volume, &[&folder.str("a:b"), ":/"]).fails(6, &["FAT cannot hold"]);
 }

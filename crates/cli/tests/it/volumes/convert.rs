@@ -226,7 +226,7 @@ fn what_ran_out_of_space_can_be_begun_anew() {
     let from = folder.str("image");
     let volume = small.path().join("v.tc").display().to_string();
     let args = to_truecrypt(&folder, &["--raw-source", &from, &volume]);
-    run(&args).fails(6, &["No space left"]);
+    run(&args).fails(6, &["No space left", "needs ", "1 MiB free"]);
     assert_eq!(fs::read_dir(small.path()).expect("a folder").count(), 0, "nothing is left");
 
     // Killed before there was anything to go on with: it only says what was to be made.

@@ -580,14 +580,21 @@ fn a_full_file_system_is_6_and_leaves_nothing() {
             .iter()
             .chain(more))
     };
-    create("4M", &[]).fails(6, &["v.tc", "No space left"]);
+    create("4M", &[]).fails(6, &["v.tc", "No space left", "needs 4 MiB, 1 MiB free"]);
     assert_eq!(fs::read_dir(small.path()).expect("a folder").count(), 0);
     // The successor of a file does not fit beside it: the file stays.
     create("600K", &["--quick"]).succeeds();
     let before = fs::read(&path).expect("a file");
-    create("700K", &["--force", "--yes"]).fails(6, &["No space left"]);
+    create("700K", &["--force", "--yes"]).fails(6, &["No space left", "needs 700 KiB, ", " free"]);
     assert_eq!(fs::read_dir(small.path()).expect("a folder").count(), 1);
     assert!(fs::read(&path).expect("a file") == before);
+    // A header backup is as large as all headers, and what cannot be kept is no backup.
+    fs::write(small.path().join("other"), vec![0; 360 << 10]).expect("there is room");
+    let backup = small.path().join("backup").display().to_string();
+    let hints = ["--format", "TrueCrypt", "--password-file", &folder.password];
+    let full = run(["header", "backup"].iter().chain(&hints).chain(&[&*path, &*backup]));
+    full.fails(6, &["backup", "No space left", "needs ", " KiB free"]);
+    assert!(!small.path().join("backup").exists());
 }
 
 #[test]

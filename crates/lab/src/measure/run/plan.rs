@@ -421,7 +421,8 @@ fn keep(medium: &Backing, plan: &Plan, facilities: usize, workloads: &[&'static 
             let mut file = OpenOptions::new().read(true).open(device).map_err(|e| Error::from(e).at(device))?;
             let len = file.seek(SeekFrom::End(0)).map_err(|e| Error::from(e).at(device))?;
             // One after the other.
-            return if one <= len { Ok(Keep::One) } else { Err(too_large(plan, &device.display().to_string(), len)) };
+            let place = device.display().to_string();
+            return if one <= len { Ok(Keep::One) } else { Err(too_large(plan, &place, one, len)) };
         }
         Backing::Tmpfs(folder) => (folder, free(folder)?.min(machine::memory_available().saturating_sub(RESERVE))),
         Backing::Folder(folder) => (folder, free(folder)?),
@@ -431,13 +432,13 @@ fn keep(medium: &Backing, plan: &Plan, facilities: usize, workloads: &[&'static 
     match one.saturating_mul(facilities as u64).saturating_add(beside) {
         all if all <= available => Ok(Keep::All),
         _ if one + beside <= available => Ok(Keep::One),
-        _ => Err(too_large(plan, &place.display().to_string(), available.saturating_sub(beside))),
+        _ => Err(too_large(plan, &place.display().to_string(), one.saturating_add(beside), available)),
     }
 }
 
-fn too_large(plan: &Plan, place: &str, room: u64) -> Error {
-    let what =
-        format!("volumes of {} do not fit: {place} only has room for {}", size(plan.size), size(room >> 20 << 20));
+fn too_large(plan: &Plan, place: &str, needed: u64, free: u64) -> Error {
+    let (needed, free) = (size(needed.next_multiple_of(1 << 20)), size(free >> 20 << 20));
+    let what = format!("volumes of {} do not fit in {place}: needs {needed}, {free} free", size(plan.size));
     Error::misuse(what)
         .hint("Ask for a smaller --scale or --size, for other workloads, or for another place with --dir.")
 }
