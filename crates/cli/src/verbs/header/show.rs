@@ -101,9 +101,12 @@ fn object(out: &mut dyn Write, members: &Map<String, Value>, indent: usize) -> i
                 .iter()
                 .find_map(|name| rest.remove(*name))
                 .and_then(|title| shown("", &title));
-            let kind = rest.remove("type").and_then(|kind| shown("", &kind)).map(|kind| format!(" {kind}"));
+            let kind = rest.remove("type").and_then(|kind| shown("", &kind));
+            let heading: Vec<_> = title.into_iter().chain(kind).collect();
             let inner = indent + 2;
-            writeln!(out, "{:inner$}{}:{}", "", title.unwrap_or_default(), kind.unwrap_or_default())?;
+            if !heading.is_empty() {
+                writeln!(out, "{:inner$}{}", "", heading.join(": "))?;
+            }
             object(out, &rest, inner + 2)?;
         }
     }
@@ -152,6 +155,17 @@ mod tests {
         let mut out = Vec::new();
         object(&mut out, header.as_object().expect("facts"), 2).expect("memory");
         String::from_utf8(out).expect("text")
+    }
+
+    #[test]
+    fn no_line_ends_in_a_bare_colon() {
+        let header = json!({
+            "segments": [{ "number": 0, "offset": 4096 }, { "type": "linear" }],
+            "nameless": [{ "size": 1 }, {}],
+        });
+        let text = text_of(&header);
+        assert!(!text.lines().any(|line| line.ends_with(':') || line.trim().is_empty()), "{text}");
+        assert!(text.contains("    0\n") && text.contains("    linear\n"), "{text}");
     }
 
     #[test]
