@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use claviger_crypto::Secret;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -73,8 +73,8 @@ pub struct Progress {
     pub done: u64,
     #[serde(default)]
     pub all: u64,
-    /// Seconds until it is done, if it goes on like this.
-    #[serde(skip)]
+    /// Seconds until it is done, if it goes on like this and the program knows.
+    #[serde(default, rename = "seconds_left")]
     pub left: Option<u64>,
 }
 
@@ -82,14 +82,6 @@ impl Progress {
     /// Which part is done, from 0 to 1; nothing where that is not known.
     pub fn share(&self) -> Option<f32> {
         (self.all > 0).then(|| (self.done as f64 / self.all as f64) as f32)
-    }
-
-    /// Says how much time is left at the speed it has had for `since`.
-    fn timed(mut self, since: Duration) -> Self {
-        let share = self.share().map_or(0.0, f64::from);
-        self.left = (share > 0.02 && since >= Duration::from_millis(500))
-            .then(|| (since.as_secs_f64() * (1.0 - share) / share).ceil() as u64);
-        self
     }
 }
 
@@ -266,7 +258,7 @@ fn watch(mut child: Child, told: File, state: &Mutex<State>, wake: &dyn Fn()) ->
     let out = reader(child.stdout.take().map(|out| Box::new(out) as _));
     let err = reader(child.stderr.take().map(|err| Box::new(err) as _));
     let mut lines = BufReader::new(&told);
-    let (mut line, mut since, mut open) = (String::new(), Instant::now(), true);
+    let (mut line, mut open) = (String::new(), true);
     let status = loop {
         // What goes on in the background keeps its end open: the pipe's end is not that of the program.
         if let Some(status) = child.try_wait()? {
@@ -287,16 +279,7 @@ fn watch(mut child: Child, told: File, state: &Mutex<State>, wake: &dyn Fn()) ->
         open = lines.read_line(&mut line)? > 0;
         while open {
             if let Ok(progress) = serde_json::from_str::<Progress>(&line) {
-                let mut state = lock(state);
-                if state
-                    .progress
-                    .as_ref()
-                    .is_none_or(|before| before.what != progress.what || before.done > progress.done)
-                {
-                    since = Instant::now();
-                }
-                state.progress = Some(progress.timed(since.elapsed()));
-                drop(state);
+                lock(state).progress = Some(progress);
                 wake();
             }
             if !lines.buffer().contains(&b'\n') {
@@ -314,6 +297,7 @@ fn watch(mut child: Child, told: File, state: &Mutex<State>, wake: &dyn Fn()) ->
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Instant;
     use std::os::unix::process::ExitStatusExt;
 
     #[test]
@@ -331,11 +315,14 @@ mod tests {
     }
 
     #[test]
-    fn the_time_left_follows_from_the_speed() {
-        let at =
-            |done, since| Progress { done, all: 100, ..Progress::default() }.timed(Duration::from_secs(since)).left;
-        assert_eq!((at(25, 10), at(1, 10), at(100, 10), at(50, 0)), (Some(30), None, Some(0), None));
-        assert_eq!(Progress::default().share(), None);
+    fn the_time_left_is_what_the_program_says() {
+        let of = |line| serde_json::from_str::<Progress>(line).expect("a line of progress");
+        let (known, unknown) = (
+            of(r#"{"what":"w","done":25,"all":100,"seconds_left":30}"#),
+            of(r#"{"what":"Trying VeraCrypt","done":0,"all":0,"seconds_left":null}"#),
+        );
+        assert_eq!((known.left, known.share()), (Some(30), Some(0.25)));
+        assert_eq!((unknown.left, unknown.share()), (None, None));
     }
 
     /// A secret comes by a descriptor, and neither in the words nor in the environment.

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use claviger_engine::diagnosis::{self, Diagnosis, Difference, SearchStep};
+use claviger_engine::diagnosis::{self, Diagnosis, Difference, SearchStep, TrialEffort, UnlockTarget};
 use claviger_engine::formats::Facts;
 use claviger_engine::store::{Access, FileStore};
 use claviger_engine::trees::host::HostFolder;
@@ -144,9 +144,13 @@ pub fn explain(path: &Path, options: &Options, secrets: &Secrets, job: &Job) -> 
     };
     let worth_it = |step: SearchStep| {
         job.tell(step.done, step.all);
-        options.allow_slow || patience(step.each.saturating_mul(step.all as u32)).is_ok()
+        options.allow_slow || step.done == 0 || patience(step.left).is_ok()
     };
-    let efforts: Vec<u64> = targets.iter().map(|t| t.header.effort(&options.unlock(&credentials))).collect();
+    let effort = |target: &UnlockTarget| TrialEffort {
+        given: target.header.effort(&options.unlock(&credentials)),
+        without_hints: target.header.effort(&Unlock::with(&credentials)),
+    };
+    let efforts: Vec<_> = targets.iter().map(effort).collect();
     let search = diagnosis::search(&credentials, options.hinted(), &efforts, unlock, worth_it).map_err(at)?;
     explained.trials = search.tried;
     match search.found {

@@ -123,7 +123,7 @@ fn main() -> ExitCode {
     let result = match &cli.verb {
         Verb::Identify(args) => identify::run(args),
         Verb::Info(args) => info::run(args),
-        Verb::Explain(args) => explain::run(args),
+        Verb::Explain(args) => explain::run(args, &words),
         Verb::Create(args) => create::run(args),
         Verb::Cat(args) => cat::run(args),
         Verb::Ls(args) => ls::run(args),

@@ -208,6 +208,8 @@ pub struct Unlock<'a> {
     /// Called with the work done and the total, both in microseconds on one thread, roughly. The last call reports all work as
     /// done, unless the caller cancelled. Called from several threads, one at a time and in order.
     pub progress: Option<&'a (dyn Fn(u64, u64) + Sync)>,
+    /// Called with the name of a format when its trials begin, for a volume that could have one of several formats.
+    pub trying: Option<&'a (dyn Fn(&'static str) + Sync)>,
     /// Set to true once the credentials are known to be right. Later errors are the volume's fault.
     pub opened: Option<&'a AtomicBool>,
 }
@@ -318,6 +320,7 @@ impl<'a> Unlock<'a> {
             cancel: None,
             may_take: None,
             progress: None,
+            trying: None,
             opened: None,
         }
     }

@@ -220,7 +220,11 @@ impl Opening {
     fn find_folder(&self, path: &Path) -> Result<LockedFolder> {
         self.no_volume().map_err(|e| e.at(path))?;
         let lower = HostFolder::open(path, self.access)?;
-        let format = file_formats::find(&lower, self.format.as_deref()).map_err(|e| e.at(path))?;
+        let format = match (file_formats::find(&lower, self.format.as_deref()), &self.format) {
+            (Err(e), None) => format_of_empty(path).ok_or(e),
+            (found, _) => found,
+        };
+        let format = format.map_err(|e| e.at(path))?;
         lower.lock().map_err(|e| e.at(path))?;
         Ok(LockedFolder { lower: Arc::new(lower), format, path: OsString::new(), beside: beside_on_host(format, path) })
     }
@@ -396,6 +400,13 @@ impl Opening {
         let could_be = could_be.map(|c| c.partition.number).collect();
         Error { hint: None, ..error }.advise(Advice::ChoosePartition(could_be))
     }
+}
+
+/// The format of an empty folder of this machine, if the files beside it say that it is encrypted.
+pub fn format_of_empty(path: &Path) -> Option<&'static dyn FileFormat> {
+    let path = path.canonicalize().ok()?;
+    let open = |path| HostFolder::open(path, Access::ReadOnly).ok();
+    file_formats::empty_by_beside(&open(&path)?, &open(path.parent()?)?, path.file_name()?)
 }
 
 /// The files beside a folder of this machine. Symbolic links to the folder are resolved first. Empty if these files cannot be read.

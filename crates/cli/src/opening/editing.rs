@@ -62,9 +62,11 @@ impl OpenArgs {
         };
         let bar = Progress::trials("Opening");
         let show = |done, all| bar.at(done, all);
+        let trying = |format| bar.trying(format);
         let with = self.how.unlock(&credentials);
         let keyslot = keyslot.or(with.keyslot);
-        let with = Unlock { cancel: Some(cancel), progress: Some(&show), keyslot, prove, ..with };
+        let with =
+            Unlock { cancel: Some(cancel), progress: Some(&show), trying: Some(&trying), keyslot, prove, ..with };
         let unlocked = found.header.unlock(&with);
         drop(bar);
         let facts = unlocked.map_err(at)?.facts;

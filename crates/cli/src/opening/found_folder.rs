@@ -10,10 +10,10 @@ use claviger_engine::store::Access;
 use claviger_engine::trees::Tree;
 use claviger_engine::{Credential, Error, Opened, Opening, Unlock};
 
+use crate::opening::OpenArgs;
 use crate::opening::credentials::one_on_stdin;
 use crate::opening::files::{self, InsideArgs};
 use crate::opening::folder::FolderGiven;
-use crate::opening::{OpenArgs, with_explain};
 use crate::process::guard;
 use crate::terminal::file_name::FileName;
 use crate::terminal::progress::Progress;
@@ -153,7 +153,7 @@ impl FoundFolder<'_> {
 
     pub fn unlock(self, credentials: &[Credential]) -> anyhow::Result<OpenFolder> {
         let cancel = cancel::install()?;
-        let Self { locked, path, words: _, args, place, given } = self;
+        let Self { locked, path, words: [_, inside], args, place, given } = self;
         let bar = Progress::trials("Opening");
         let show = |done, all| bar.at(done, all);
         let with = match place {
@@ -162,7 +162,8 @@ impl FoundFolder<'_> {
         };
         let opened = locked.unlock(&Unlock { cancel: Some(cancel), progress: Some(&show), ..with });
         drop(bar);
-        let opened = opened.and_then(Opened::files).map_err(with_explain);
+        let inside = (place != FolderLocation::Here).then_some(&*inside);
+        let opened = opened.and_then(Opened::files).map_err(|e| args.with_explain(e, inside.as_slice()));
         Ok(opened.map_err(|e| if place == FolderLocation::Here { e } else { e.at(Path::new(&*path)) })?)
     }
 }

@@ -9,6 +9,7 @@ pub mod editing;
 pub mod files;
 pub mod folder;
 pub mod found_folder;
+pub mod full_disk;
 pub mod headerless;
 pub mod http;
 pub mod images;
@@ -23,6 +24,7 @@ pub mod remote;
 pub mod tokens;
 mod unlock_args;
 
+use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -42,7 +44,7 @@ use crate::opening::folder::FolderGiven;
 use crate::opening::tokens::{Released, TokenArgs};
 use crate::process::guard;
 use crate::terminal::progress::Progress;
-use crate::terminal::{advice, cancel, prompt};
+use crate::terminal::{advice, cancel, output, prompt};
 
 /// Which volume, what opens it, and what narrows the trials.
 #[derive(clap::Args, Clone)]
@@ -57,6 +59,10 @@ pub struct OpenArgs {
 
     #[command(flatten)]
     pub(crate) how: UnlockArgs,
+
+    /// Whether this is `claviger explain`, which errors need not suggest.
+    #[arg(skip)]
+    pub(crate) explains: bool,
 }
 
 impl OpenArgs {
@@ -235,7 +241,7 @@ impl OpenArgs {
         prompt::about(&self.path);
         let cancel = cancel::install()?;
         let locked = opening.access(access).find();
-        let locked = locked.map_err(|e| if self.path.is_dir() { e } else { with_explain(e) })?;
+        let locked = locked.map_err(|e| if self.path.is_dir() { e } else { self.with_explain(e, &[]) })?;
         let folder = locked.file_format().map(|_| self.how.folder.read()).transpose()?;
         let unlock = |credentials| match &folder {
             Some(given) => self.how.unlock_folder(credentials, given),
@@ -282,11 +288,13 @@ impl OpenArgs {
             bar.memory(in_use.load(Ordering::Relaxed));
             bar.at(done, all);
         };
+        let trying = |format| bar.trying(format);
         let with = unlock(&credentials);
         let with = Unlock {
             memory_in_use: Some(&in_use),
             cancel: Some(cancel),
             progress: Some(&show),
+            trying: Some(&trying),
             protect,
             keyslot: keyslot.or(with.keyslot),
             ..with
@@ -295,7 +303,7 @@ impl OpenArgs {
         drop(hidden_credentials);
         drop(credentials);
         drop(bar);
-        Ok(opened.map_err(with_explain)?)
+        Ok(opened.map_err(|e| self.with_explain(e, &[]))?)
     }
 }
 
@@ -307,14 +315,19 @@ pub fn takes_no(what: &str, options: impl IntoIterator<Item = (bool, &'static st
     }
 }
 
-/// Adds a hint to run `claviger explain` if a volume could not be opened.
-fn with_explain(mut error: Error) -> Error {
-    let more = match &error.kind {
-        ErrorKind::NotThisFormat(_) => "To find out what it is: claviger explain",
-        ErrorKind::WrongCredential(_) => "To also try other keyboard layouts and Unicode forms: claviger explain",
-        _ => return error,
-    };
-    let before = error.to_try(advice::say).map(|before| format!("{before} ")).unwrap_or_default();
-    error.advice = None;
-    error.hint(format!("{before}{more}"))
+impl OpenArgs {
+    /// Adds a hint to run `claviger explain` if a volume, or the folder `inside` it, could not be opened.
+    pub(super) fn with_explain(&self, mut error: Error, inside: &[&str]) -> Error {
+        let more = match &error.kind {
+            _ if self.explains => return error,
+            ErrorKind::NotThisFormat(_) => "To find out what it is:",
+            ErrorKind::WrongCredential(_) => "To also try other keyboard layouts and Unicode forms:",
+            _ => return error,
+        };
+        let before = error.to_try(advice::say).map(|before| format!("{before} ")).unwrap_or_default();
+        error.advice = None;
+        let words = [OsStr::new("claviger"), OsStr::new("explain"), self.path.as_os_str()];
+        let command = output::command(words.into_iter().chain(inside.iter().map(OsStr::new)));
+        error.hint(format!("{before}{more} {command}"))
+    }
 }

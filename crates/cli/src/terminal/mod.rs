@@ -12,5 +12,6 @@ pub mod left_out;
 pub mod output;
 pub mod progress;
 pub mod prompt;
+pub mod rate;
 pub mod session;
 pub mod size;

@@ -7,10 +7,11 @@ use std::os::unix::fs::FileTypeExt;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{DecimalBytes, HumanDuration, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::{Value, json};
 
 use crate::terminal::output::printable;
+use crate::terminal::rate::Rate;
 use crate::terminal::session::{Shown, session};
 use crate::terminal::size;
 
@@ -43,29 +44,35 @@ pub struct Progress {
     patience: Duration,
     /// The unit that is counted.
     unit: &'static str,
+    state: Mutex<State>,
+}
+
+/// What changes with the work.
+#[derive(Default)]
+struct State {
+    done: u64,
+    /// The speed of the part that runs now; `None` before the first report.
+    rate: Option<Rate>,
+    /// Bytes of memory in use; 0 if that is not shown.
+    memory: u64,
     /// When the last line for another program was written.
-    told: Mutex<Option<Instant>>,
+    told: Option<Instant>,
 }
 
 impl Progress {
     /// For work that is counted in bytes: shows the rate and the remaining time from the start.
     pub fn bytes(what: &'static str) -> Self {
-        Self::new(
-            what,
-            "{prefix} {bar:30} {bytes} of {total_bytes}, {decimal_bytes_per_sec}, {eta} left",
-            Duration::ZERO,
-            "bytes",
-        )
+        Self::new(what, "{prefix} {bar:30} {bytes} of {total_bytes}{msg}", Duration::ZERO, "bytes")
     }
 
     /// For trials of a password.
     pub fn trials(what: &'static str) -> Self {
-        Self::new(what, "{prefix} {bar:30} {percent} %, {eta} left{msg}", PATIENCE, "parts")
+        Self::new(what, "{prefix} {bar:30} {percent} %{msg}", PATIENCE, "parts")
     }
 
     /// For work that is counted in steps.
     pub fn steps(what: &'static str) -> Self {
-        Self::new(what, "{prefix} {bar:30} {pos} of {len}, {eta} left", PATIENCE, "steps")
+        Self::new(what, "{prefix} {bar:30} {pos} of {len}{msg}", PATIENCE, "steps")
     }
 
     /// For work with many long parts: shows the current part.
@@ -85,27 +92,65 @@ impl Progress {
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
         bar.set_style(ProgressStyle::with_template(template).expect("a template of ours").progress_chars("=> "));
         bar.set_prefix(what);
-        Self { bar, since: Instant::now(), patience, unit, told: Mutex::new(None) }
+        Self { bar, since: Instant::now(), patience, unit, state: Mutex::default() }
+    }
+
+    /// Shows that passwords are now tried as `format`. The speed is measured anew: another format's derivation takes longer.
+    pub fn trying(&self, format: &str) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.rate = Some(Rate::from(self.since.elapsed(), state.done));
+        self.bar.set_prefix(format!("Trying {format}"));
+        self.show();
+        self.write(&mut state, None, true);
     }
 
     /// Shows how many bytes of memory are in use; hides the figure for 0.
     pub fn memory(&self, bytes: u64) {
-        let shown = if bytes == 0 { String::new() } else { format!(", {} of memory in use", size::short(bytes)) };
-        self.bar.set_message(shown);
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).memory = bytes;
     }
 
     /// Shows that `done` of `all` units are done.
     pub fn at(&self, done: u64, all: u64) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = self.since.elapsed();
+        match &mut state.rate {
+            Some(rate) => rate.measure(now, done),
+            None => state.rate = Some(Rate::from(now, done)),
+        }
+        let left = state.rate.as_ref().and_then(|rate| rate.left(all));
+        self.set(&mut state, (done, all), if done == all { Some(Duration::ZERO) } else { left });
+    }
+
+    /// The same, where the caller knows how long the rest takes.
+    pub fn with_left(&self, done: u64, all: u64, left: Duration) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        self.set(&mut state, (done, all), Some(left));
+    }
+
+    fn set(&self, state: &mut State, (done, all): (u64, u64), left: Option<Duration>) {
         self.show();
+        state.done = done;
         self.bar.set_length(all);
         self.bar.set_position(done);
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        if done == all || told.is_none_or(|told| told.elapsed() >= PACE) {
-            *told = Some(Instant::now());
-            let left = if done < all { self.bar.eta().as_secs() } else { 0 };
+        self.write(state, left, done == all);
+    }
+
+    /// Writes what is known behind the bar, and for another program, if the last line is old or this one is `due`.
+    fn write(&self, state: &mut State, left: Option<Duration>, due: bool) {
+        let per_second = state.rate.as_ref().and_then(Rate::per_second).map(|rate| rate as u64);
+        let rate = per_second.filter(|_| self.unit == "bytes").map(|rate| format!("{}/s", DecimalBytes(rate)));
+        // Less than a second is not nothing.
+        let left = left.map(|left| left.as_secs_f64().ceil() as u64);
+        let time =
+            left.filter(|left| *left > 0).map(|left| format!("{:#} left", HumanDuration(Duration::from_secs(left))));
+        let memory = (state.memory > 0).then(|| format!("{} of memory in use", size::short(state.memory)));
+        self.bar
+            .set_message([rate, time, memory].into_iter().flatten().map(|it| format!(", {it}")).collect::<String>());
+        if due || state.told.is_none_or(|told| told.elapsed() >= PACE) {
+            state.told = Some(Instant::now());
             write_line(&json!({
-                "what": self.bar.prefix(), "done": done, "all": all, "unit": self.unit,
-                "per_second": self.bar.per_sec() as u64, "seconds_left": left,
+                "what": self.bar.prefix(), "done": state.done, "all": self.bar.length().unwrap_or(0),
+                "unit": self.unit, "per_second": per_second, "seconds_left": left,
             }));
         }
     }

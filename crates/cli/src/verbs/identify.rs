@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use claviger_engine::diagnosis::{self, Diagnosis, Look, Opinion};
 use claviger_engine::file_formats::efs::EFS;
 use claviger_engine::formats::partition::Candidate;
+use claviger_engine::opening;
 use claviger_engine::store::Access;
 use claviger_engine::trees::host::HostFolder;
 use claviger_engine::{FILE_FORMATS, FORMATS, FileFormat, Verdict};
@@ -49,7 +50,7 @@ struct Identified {
     /// All formats with that verdict.
     candidates: Vec<&'static str>,
     /// The opinion of each format.
-    formats: Vec<Opinion>,
+    formats: Vec<Reasoned>,
     /// Whether the file begins with random-looking bytes, as volumes without a header do.
     begins_random: bool,
     /// The partitions of a disk, and the possible formats of each.
@@ -61,6 +62,23 @@ struct Identified {
     /// Sentences and commands that lead to the disk inside.
     #[serde(skip)]
     steps: Vec<(String, Option<String>)>,
+}
+
+/// A format's verdict and its reasons.
+#[derive(Serialize)]
+struct Reasoned {
+    format: &'static str,
+    verdict: &'static str,
+    why: Vec<String>,
+}
+
+impl Reasoned {
+    fn of(opinion: Opinion) -> Self {
+        let (_, verdict) = rank(&opinion.verdict);
+        let (Verdict::No(why) | Verdict::Possible(why) | Verdict::Yes(why)) = opinion.verdict;
+        // The engine separates reasons by semicolons.
+        Self { format: opinion.format, verdict, why: why.split("; ").map(str::to_owned).collect() }
+    }
 }
 
 impl Identified {
@@ -121,7 +139,11 @@ fn identify_folder(path: &Path) -> claviger_engine::Result<Identified> {
         Ok(Opinion { format: format.name(), verdict: format.identify(&tree).map_err(|e| e.at(path))? })
     };
     let encrypting = FILE_FORMATS.iter().filter(|format| format.encrypts());
-    let formats = encrypting.map(opinion).collect::<claviger_engine::Result<_>>()?;
+    let mut formats = encrypting.map(opinion).collect::<claviger_engine::Result<Vec<_>>>()?;
+    if let Some(empty) = opening::format_of_empty(path) {
+        let own = formats.iter_mut().filter(|opinion| opinion.format == empty.name());
+        own.for_each(|own| own.verdict = Verdict::Yes("it is empty, and the files beside it belong to it".into()));
+    }
     Ok(Identified::of(path, formats))
 }
 
@@ -138,7 +160,7 @@ impl Identified {
             verdict: best.1,
             format: candidates.first().copied(),
             candidates,
-            formats,
+            formats: formats.into_iter().map(Reasoned::of).collect(),
             begins_random: false,
             partitions: None,
             partition_table: None,
@@ -168,13 +190,12 @@ impl Report for Vec<Identified> {
                 (_, None) if file.promising() => writeln!(out, "{path}: a disk with partitions that could be volumes")?,
                 (_, None) => writeln!(out, "{path}: not a volume of any known format")?,
             }
-            let headerless = |o: &&Opinion| FORMATS.iter().any(|f| f.name() == o.format && f.headerless());
+            let headerless = |o: &&Reasoned| FORMATS.iter().any(|f| f.name() == o.format && f.headerless());
             let (without_header, others): (Vec<_>, Vec<_>) = file.formats.iter().partition(headerless);
             // That a local folder is not on an NTFS is obvious.
-            let news = |o: &&&Opinion| !(o.format == EFS.name() && matches!(o.verdict, Verdict::No(_)));
-            for opinion in others.iter().filter(news) {
-                let (Verdict::No(why) | Verdict::Possible(why) | Verdict::Yes(why)) = &opinion.verdict;
-                writeln!(out, "  {}: {why}", opinion.format)?;
+            let news = |o: &&Reasoned| !(o.format == EFS.name() && o.verdict == "no");
+            for (why, formats) in by_reason(others.into_iter().filter(news)) {
+                writeln!(out, "  {}: {why}", formats.join(", "))?;
             }
             if file.could_be_headerless() {
                 let names: Vec<_> = without_header.iter().map(|o| o.format).collect();
@@ -193,6 +214,20 @@ impl Report for Vec<Identified> {
         }
         Ok(())
     }
+}
+
+/// Each reason once, with the formats that have it.
+fn by_reason<'a>(opinions: impl Iterator<Item = &'a Reasoned>) -> Vec<(&'a str, Vec<&'static str>)> {
+    let mut all: Vec<(&str, Vec<&str>)> = Vec::new();
+    for opinion in opinions {
+        for why in &opinion.why {
+            match all.iter_mut().find(|(known, _)| known == why) {
+                Some((_, formats)) => formats.push(opinion.format),
+                None => all.push((why, vec![opinion.format])),
+            }
+        }
+    }
+    all
 }
 
 /// A partition as a line: `partition 2 "data", 1 GiB, Linux: possibly TrueCrypt (--partition 2)`.

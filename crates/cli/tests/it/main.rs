@@ -64,7 +64,9 @@ mod program {
     pub mod global_options;
     pub mod guide;
     pub mod json;
+    pub mod names;
     pub mod patience;
+    pub mod progress;
     pub mod terminal;
 }
 

@@ -23,7 +23,7 @@ use crate::store::{SliceStore, Store};
 pub use content::{Content, Look};
 pub use forms::{Change, Form, forms};
 pub use keeping::worth_keeping;
-pub use search::{Difference, Match, Search, SearchStep, search};
+pub use search::{Difference, Match, Search, SearchStep, TrialEffort, search};
 
 /// How many bytes at the beginning of a store contain all signatures.
 const START: u64 = 0x10000 + 4096;

@@ -1,5 +1,6 @@
 //! Which form of a credential opens a volume.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -87,77 +88,150 @@ pub struct Search<T> {
 pub struct SearchStep {
     /// The target, counted from 0.
     pub target: usize,
-    /// How many forms of the credentials were tried with it, and how many will be.
+    /// How many forms of the credentials were tried with it: 0 before the given ones are tried.
     pub done: u64,
-    /// See `done`.
+    /// How many forms there are, the given one included.
     pub all: u64,
-    /// How long the given credentials took.
-    pub each: Duration,
+    /// How long the forms that are left take with this target, by the speed of its trials so far.
+    pub left: Duration,
+    /// How long everything after that takes with the other targets, by their speed or that of the others.
+    pub then: Duration,
+}
+
+/// How long one trial of a target takes, in any unit that all targets share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TrialEffort {
+    /// With the given hints.
+    pub given: u64,
+    /// Without them: every hash, cipher and header.
+    pub without_hints: u64,
 }
 
 /// Tries the credentials on several targets, as given and in other forms, the cheapest trials first.
 ///
-/// `efforts` has the time per trial for each target, in any unit. `unlock` tries one set of credentials on one target, with or
-/// without the given hints (`hinted` says that there are some), and with [`crate::Unlock::opened`]. `tell` gets the next step before
-/// each other form, and returns whether to try the other forms on that target.
+/// `efforts` has the effort of a trial for each target. `unlock` tries one set of credentials on one target, with or without the
+/// given hints (`hinted` says that there are some), and with [`crate::Unlock::opened`]. `tell` gets the next step before each trial,
+/// and returns whether to go on with that target; what it returns before the given credentials does not count.
 ///
 /// # Errors
 /// Errors that do not concern the credentials: `Io`, `Cancelled` and the like.
 pub fn search<T>(
     credentials: &[Credential],
     hinted: bool,
-    efforts: &[u64],
+    efforts: &[TrialEffort],
+    unlock: impl FnMut(usize, &[Credential], bool, &AtomicBool) -> Result<T>,
+    tell: impl FnMut(SearchStep) -> bool,
+) -> Result<Search<T>> {
+    let begun = Instant::now();
+    timed_search(credentials, hinted, efforts, unlock, tell, || begun.elapsed())
+}
+
+/// [`search`] by any clock.
+fn timed_search<T>(
+    credentials: &[Credential],
+    hinted: bool,
+    efforts: &[TrialEffort],
     mut unlock: impl FnMut(usize, &[Credential], bool, &AtomicBool) -> Result<T>,
     mut tell: impl FnMut(SearchStep) -> bool,
+    clock: impl Fn() -> Duration,
 ) -> Result<Search<T>> {
     let ways = ways(credentials, hinted);
     let all = ways.len() as u64 + 1;
+    let effort = |target: usize, how| match how {
+        Difference::WithoutHints => efforts[target].without_hints,
+        _ => efforts[target].given,
+    };
+    let forms = |target: usize, done: usize| {
+        ways[done..].iter().fold(0, |sum: u64, way| sum.saturating_add(effort(target, way.how)))
+    };
+    let mut speeds = Speeds::new(efforts.len());
+    let mut rest = stages(&(0..efforts.len()).map(|t| (efforts[t].given, forms(t, 0))).collect::<Vec<_>>());
     let mut search = Search { found: None, tried: 0, error: None };
-    let mut tried = |target: usize, credentials: &[Credential], hints: bool| {
-        let opened = AtomicBool::new(false);
-        let outcome = unlock(target, credentials, hints, &opened);
+    let mut tried = |target: usize, how, credentials: &[Credential], speeds: &mut Speeds| {
+        let (begun, opened) = (clock(), AtomicBool::new(false));
+        let outcome = unlock(target, credentials, !matches!(how, Difference::WithoutHints), &opened);
+        speeds.measure(target, clock().saturating_sub(begun), effort(target, how));
         (outcome, opened.into_inner())
     };
-    let mut took = vec![Duration::ZERO; efforts.len()];
-    for Stage { target, as_given } in stages(efforts, ways.len() as u64) {
+    while search.found.is_none()
+        && let Some(Stage { target, as_given, .. }) = rest.pop_front()
+    {
+        let then = |speeds: &Speeds| {
+            let times = rest.iter().map(|stage| speeds.time(stage.target, stage.effort));
+            times.fold(Duration::ZERO, Duration::saturating_add)
+        };
         if as_given {
-            let begun = Instant::now();
-            search.look_at(Difference::AsGiven, target, tried(target, credentials, true))?;
-            took[target] = begun.elapsed();
+            let left = speeds.time(target, efforts[target].given);
+            tell(SearchStep { target, done: 0, all, left, then: then(&speeds) });
+            search.look_at(
+                Difference::AsGiven,
+                target,
+                tried(target, Difference::AsGiven, credentials, &mut speeds),
+            )?;
+            continue;
         }
-        for (done, way) in (1..).zip(&ways).take_while(|_| !as_given) {
-            if !tell(SearchStep { target, done, all, each: took[target] }) {
+        for (done, way) in ways.iter().enumerate() {
+            let left = speeds.time(target, forms(target, done));
+            if !tell(SearchStep { target, done: done as u64 + 1, all, left, then: then(&speeds) }) {
                 break;
             }
-            let hints = !matches!(way.how, Difference::WithoutHints);
-            search.look_at(way.how, target, tried(target, &way.credentials(credentials), hints))?;
+            let outcome = tried(target, way.how, &way.credentials(credentials), &mut speeds);
+            search.look_at(way.how, target, outcome)?;
             if search.found.is_some() {
                 break;
             }
         }
-        if search.found.is_some() {
-            break;
-        }
     }
     Ok(search)
+}
+
+/// How fast the trials of each target were.
+struct Speeds {
+    measured: Vec<(Duration, u64)>,
+}
+
+impl Speeds {
+    fn new(targets: usize) -> Self {
+        Self { measured: vec![(Duration::ZERO, 0); targets] }
+    }
+
+    fn measure(&mut self, target: usize, took: Duration, effort: u64) {
+        let (time, done) = &mut self.measured[target];
+        *time = time.saturating_add(took);
+        *done = done.saturating_add(effort);
+    }
+
+    /// How long trials of that effort take, by the target's own trials if there were any, otherwise by all. Zero before the first.
+    fn time(&self, target: usize, effort: u64) -> Duration {
+        let own = Some(self.measured[target]).filter(|(_, done)| *done > 0);
+        let (time, done) = own.unwrap_or_else(|| {
+            let add = |(time, done): (Duration, u64), one: &(Duration, u64)| {
+                (time.saturating_add(one.0), done.saturating_add(one.1))
+            };
+            self.measured.iter().fold((Duration::ZERO, 0), add)
+        });
+        let seconds = time.as_secs_f64() * effort as f64 / (done.max(1) as f64);
+        Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
+    }
 }
 
 /// One target, with the given credentials or with all other forms of them.
 struct Stage {
     target: usize,
     as_given: bool,
+    effort: u64,
 }
 
-/// The stages, by effort: a format that takes a second per trial waits until one that takes a millisecond is finished.
-fn stages(efforts: &[u64], ways: u64) -> Vec<Stage> {
-    let both = |(target, effort): (usize, &u64)| {
-        let forms = effort.saturating_mul(ways).max(*effort);
-        [(*effort, Stage { target, as_given: true }), (forms, Stage { target, as_given: false })]
+/// The stages, by effort: a format that takes a second per trial waits until one that takes a millisecond is finished. `efforts` are
+/// those of the given credentials and of all other forms.
+fn stages(efforts: &[(u64, u64)]) -> VecDeque<Stage> {
+    let both = |(target, (given, forms)): (usize, &(u64, u64))| {
+        [Stage { target, as_given: true, effort: *given }, Stage { target, as_given: false, effort: *forms.max(given) }]
     };
     let mut stages: Vec<_> = efforts.iter().enumerate().flat_map(both).collect();
     // A stable sort: at equal effort, the given credentials come first.
-    stages.sort_by_key(|(effort, _)| *effort);
-    stages.into_iter().map(|(_, stage)| stage).collect()
+    stages.sort_by_key(|stage| stage.effort);
+    stages.into()
 }
 
 impl<T> Search<T> {
@@ -290,10 +364,15 @@ mod tests {
         Err(ErrorKind::WrongCredential("no".into()).into())
     }
 
+    /// Trials that hints make no shorter.
+    fn even(efforts: &[u64]) -> Vec<TrialEffort> {
+        efforts.iter().map(|effort| TrialEffort { given: *effort, without_hints: *effort }).collect()
+    }
+
     /// Searches a volume that opens with `right` alone.
     fn found(given: &[Credential], right: &str) -> Option<Difference> {
         let unlock = |_, c: &[Credential], _, _: &AtomicBool| if line(c) == right { Ok(()) } else { wrong() };
-        search(given, false, &[1], unlock, |_| true).expect("no trouble").found.map(|f| f.how)
+        search(given, false, &even(&[1]), unlock, |_| true).expect("no trouble").found.map(|f| f.how)
     }
 
     #[test]
@@ -321,8 +400,8 @@ mod tests {
             if target == 1 && line(c) == "p:X" { Ok(()) } else { wrong() }
         };
         let mut steps = 0;
-        let done = search(&[passphrase("x")], false, &[1, 1], unlock, |_| {
-            steps += 1;
+        let done = search(&[passphrase("x")], false, &even(&[1, 1]), unlock, |step| {
+            steps += usize::from(step.done > 0);
             true
         })
         .expect("no trouble");
@@ -340,14 +419,14 @@ mod tests {
             calls.push(target);
             if target == 0 && line(c) == "p:X" { Ok(()) } else { wrong() }
         };
-        let done = search(&[passphrase("x")], false, &[1, 10_000], unlock, |_| true).expect("no trouble");
+        let done = search(&[passphrase("x")], false, &even(&[1, 10_000]), unlock, |_| true).expect("no trouble");
         assert!(done.found.is_some() && !calls.contains(&1), "{calls:?}");
     }
 
     #[test]
     fn hints_are_left_out_first_of_all() {
         let unlock = |_, _: &[Credential], hints: bool, _: &AtomicBool| if hints { wrong() } else { Ok(()) };
-        let done = search(&[passphrase("x")], true, &[1], unlock, |_| true).expect("no trouble");
+        let done = search(&[passphrase("x")], true, &even(&[1]), unlock, |_| true).expect("no trouble");
         assert_eq!((done.found.map(|f| f.how), done.tried), (Some(Difference::WithoutHints), 2));
     }
 
@@ -358,7 +437,7 @@ mod tests {
             opened.store(true, Ordering::Relaxed);
             if line(c) == "p:X" { Err(damaged()) } else { wrong::<()>() }
         };
-        let found = search(&[passphrase("x")], false, &[1], unlock, |_| true).expect("no trouble").found;
+        let found = search(&[passphrase("x")], false, &even(&[1]), unlock, |_| true).expect("no trouble").found;
         let found = found.expect("another case");
         assert!(matches!(found.how, Difference::Password(Change::Case(_))) && found.unlocked.is_err());
     }
@@ -367,7 +446,7 @@ mod tests {
     fn damage_before_any_header_opened_proves_no_password() {
         let damaged = || Error::new(ErrorKind::Malformed { field: "f", offset: 0, what: "w".into() });
         let unlock = |_, _: &[Credential], _, _: &AtomicBool| Err::<(), _>(damaged());
-        let done = search(&[passphrase("x")], false, &[1], unlock, |_| true).expect("no trouble");
+        let done = search(&[passphrase("x")], false, &even(&[1]), unlock, |_| true).expect("no trouble");
         assert!(done.found.is_none() && done.error.is_some());
     }
 
@@ -378,23 +457,61 @@ mod tests {
             calls += 1;
             if line(c).len() > 3 { Err(Error::misuse("too long")) } else { wrong::<()>() }
         };
-        let done = search(&[passphrase("x")], false, &[1], unlock, |_| true).expect("refused forms are left out");
+        let done =
+            search(&[passphrase("x")], false, &even(&[1]), unlock, |_| true).expect("refused forms are left out");
         assert!(done.found.is_none() && done.tried == calls && calls > 3 && done.error.is_some());
 
         // A password that is too long may have been cut off by another program.
         let unlock = |_, c: &[Credential], _, _: &AtomicBool| {
             if line(c).len() > 66 { Err(Error::misuse("too long")) } else { Ok(()) }
         };
-        let found = search(&[passphrase(&"x".repeat(70))], false, &[1], unlock, |_| true).expect("no trouble").found;
+        let found =
+            search(&[passphrase(&"x".repeat(70))], false, &even(&[1]), unlock, |_| true).expect("no trouble").found;
         assert_eq!(found.map(|f| f.how), Some(Difference::Password(Change::Ends("cut off after 64 bytes"))));
         let unlock = |_, _: &[Credential], _, _: &AtomicBool| Err::<(), _>(Error::misuse("no such hash"));
-        let error = search(&[passphrase("x")], false, &[1, 1], unlock, |_| true).expect("no trouble").error;
+        let error = search(&[passphrase("x")], false, &even(&[1, 1]), unlock, |_| true).expect("no trouble").error;
         assert!(error.expect("refused").to_string().contains("no such hash"));
 
         let cancelled = |_, c: &[Credential], _, _: &AtomicBool| {
             if line(c) == "p:x" { wrong::<()>() } else { Err(ErrorKind::Cancelled.into()) }
         };
-        let error = search(&[passphrase("x")], false, &[1], cancelled, |_| true).err().expect("cancelled");
+        let error = search(&[passphrase("x")], false, &even(&[1]), cancelled, |_| true).err().expect("cancelled");
         assert!(matches!(error.kind, ErrorKind::Cancelled));
+    }
+
+    /// A target takes 10 ms for each unit of effort, the other one 30 ms.
+    #[test]
+    fn the_time_left_is_that_of_the_trials_that_are_left() {
+        let clock = std::cell::Cell::new(Duration::ZERO);
+        let efforts =
+            [TrialEffort { given: 1, without_hints: 100 }, TrialEffort { given: 1_000, without_hints: 5_000 }];
+        let unlock = |target: usize, _: &[Credential], hints: bool, _: &AtomicBool| {
+            let TrialEffort { given, without_hints } = efforts[target];
+            let effort = if hints { given } else { without_hints };
+            clock.set(clock.get() + Duration::from_millis([10, 30][target] * effort));
+            wrong::<()>()
+        };
+        let mut told = Vec::new();
+        let tell = |step: SearchStep| {
+            told.push((clock.get(), step));
+            true
+        };
+        timed_search(&[passphrase("x")], true, &efforts, unlock, tell, || clock.get()).expect("no trouble");
+        let end = clock.get();
+        let begins = |target, done| {
+            let (at, step) = told.iter().find(|(_, step)| (step.target, step.done) == (target, done)).expect("a step");
+            (*at, step.left, step.then)
+        };
+        let near = |one: Duration, other: Duration| one.abs_diff(other) < Duration::from_millis(1);
+        // The trial without hints takes as long as a hundred others.
+        let ((at, left, _), (until, ..)) = (begins(0, 1), begins(1, 0));
+        assert!(near(left, until - at), "{left:?}, {:?}", until - at);
+        let (at, left, then) = begins(1, 1);
+        assert!(near(left, end - at) && then.is_zero(), "{left:?}, {:?}", end - at);
+        // Until another target was tried, its speed is taken to be that of the first.
+        let (_, _, then) = begins(0, 1);
+        let other = 1_000 + 5_000 + 1_000 * (told[1].1.all - 2);
+        assert!(near(then, Duration::from_millis(10 * other)), "{then:?}");
+        assert!(told[0].1.left.is_zero(), "nothing is known before the first trial");
     }
 }

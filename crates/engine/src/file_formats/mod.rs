@@ -152,6 +152,13 @@ fn as_shown<S: Serializer>(path: &Option<PathBuf>, serializer: S) -> std::result
     path.as_ref().map(|path| path.display().to_string()).serialize(serializer)
 }
 
+impl Beside {
+    /// Whether they say that the folder is encrypted, even if it is empty.
+    pub fn proves(&self) -> bool {
+        self.wrapped_passphrase.is_some() || !self.signatures.is_empty()
+    }
+}
+
 /// The facts in a file's metadata, and the problem with the file, if any.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct FileFacts {
@@ -434,8 +441,23 @@ pub fn locate(tree: &Arc<dyn Tree>, path: &OsStr, name: Option<&str>) -> Result<
     let Some((folder, path)) = last else { return Err(nothing_shows()) };
     // Subfolders may hold the only evidence.
     let format = shown(formats, named.is_some(), |format| format.identify(&folder))?.or(named);
-    let format = format.ok_or_else(nothing_shows)?;
+    let beside = || {
+        let path = Path::new(path);
+        empty_by_beside(&folder, &Subtree::find(tree, path.parent()?.as_os_str()).ok()?, path.file_name()?)
+    };
+    let format = format.or_else(beside).ok_or_else(nothing_shows)?;
     Ok(Located { folder, path: path.to_owned(), format })
+}
+
+/// The format of the empty `folder`, called `name` in `parent`, if the files beside it say that it is encrypted.
+pub(crate) fn empty_by_beside(
+    folder: &(dyn Tree + 'static),
+    parent: &(dyn Tree + 'static),
+    name: &OsStr,
+) -> Option<&'static dyn FileFormat> {
+    let empty = folder.list(folder.root()).is_ok_and(|entries| entries.is_empty());
+    let proves = |format: &&&'static dyn FileFormat| format.beside(parent, name).is_ok_and(|beside| beside.proves());
+    FILE_FORMATS.iter().filter(|_| empty).find(proves).copied()
 }
 
 /// The first format that is detected; for a named format, `Possible` is enough.

@@ -30,6 +30,9 @@ impl Header for Several {
                     progress(before + done, total);
                 }
             };
+            if let Some(trying) = with.trying {
+                trying(name);
+            }
             match header.unlock(&Unlock { progress: Some(&show), ..*with }) {
                 Ok(unlocked) => {
                     if let Some(progress) = with.progress {

@@ -116,7 +116,7 @@ pub fn run(args: &Args, global: &[OsString]) -> anyhow::Result<()> {
     entries.iter_mut().for_each(|entry| entry.find_key(&crypttab::KEY_FOLDERS));
     if let Some((volume, name)) = args.volume(&entries)? {
         let (credentials, how) = (args.credentials.clone().unwrap_or_default(), args.how.clone());
-        let open = OpenArgs { path: volume.into(), credentials, how };
+        let open = OpenArgs { path: volume.into(), credentials, how, explains: false };
         return match args.random_key.random_key {
             true => args.random_key.attach(open, name, args.json),
             false => kernel::attach(open, name, args.read_only, args.json),

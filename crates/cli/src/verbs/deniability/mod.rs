@@ -87,7 +87,9 @@ fn copies_and_password(
         let opened = |path: &Path| -> claviger_engine::Result<OpenVolume> {
             let bar = Progress::trials("Opening");
             let show = |done, all| bar.at(done, all);
-            let with = Unlock { cancel: Some(cancel::flag()), progress: Some(&show), ..open.unlock_with(&credentials) };
+            let trying = |format| bar.trying(format);
+            let (progress, trying) = (Some(&show as _), Some(&trying as _));
+            let with = Unlock { cancel: Some(cancel::flag()), progress, trying, ..open.unlock_with(&credentials) };
             open.how.opening(path)?.find()?.unlock(&with).and_then(Opened::bytes).map_err(|e| e.at(path))
         };
         let OpenVolume { volume, facts, .. } = opened(&open.path)?;

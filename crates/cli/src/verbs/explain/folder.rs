@@ -1,18 +1,18 @@
 //! `claviger explain` for a folder: explains why its files cannot be read, and suggests commands.
 
 use std::cell::RefCell;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
 use std::path::Path;
 
-use claviger_engine::diagnosis::{self, Difference, Search};
+use claviger_engine::diagnosis::{self, Difference, Search, TrialEffort};
 use claviger_engine::file_formats::{Beside, FILE_FORMATS, FolderSurvey, Problem, Stacked};
 use claviger_engine::store::Access;
 use claviger_engine::trees::host::HostFolder;
 use claviger_engine::{Error, ErrorKind, Unlock, Verdict};
 use serde::Serialize;
 
-use super::{Advice, sentences};
+use super::{Advice, mounting, sentences};
 use crate::opening::OpenArgs;
 use crate::opening::files;
 use crate::opening::found_folder::FoundFolder;
@@ -34,6 +34,9 @@ struct Explained {
     /// The folder as words of a command line.
     #[serde(skip)]
     words: [String; 2],
+    /// The command line.
+    #[serde(skip)]
+    line: Vec<OsString>,
     format: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     survey: Option<FolderSurvey>,
@@ -49,10 +52,17 @@ struct Explained {
     exit_code: u8,
 }
 
-/// Explains the folder itself, or the one to which `inside` leads.
-pub fn run(open: &OpenArgs, inside: Option<&OsStr>, without_password: bool, json: bool) -> anyhow::Result<()> {
+/// Explains the folder itself, or the one to which `inside` leads. `line` is the command line.
+pub fn run(
+    open: &OpenArgs,
+    line: &[OsString],
+    inside: Option<&OsStr>,
+    without_password: bool,
+    json: bool,
+) -> anyhow::Result<()> {
     cancel::install()?;
-    let mut explained = Explained { path: FileName::path(&open.path), ..Explained::default() };
+    let path = FileName::path(&open.path);
+    let mut explained = Explained { path, line: line.to_vec(), ..Explained::default() };
     match open.find_folder(Access::ReadOnly, inside) {
         Ok(found) => explained.folder(&found, without_password)?,
         Err(e) if shows_nothing(&e) => explained.no_folder(&open.path, inside)?,
@@ -93,12 +103,12 @@ impl Explained {
         let private = [path.join(".Private"), path.parent().unwrap_or(path).join(".Private")];
         if let Some(private) = private.iter().find(|private| private.is_dir()) {
             let private = private.display().to_string();
-            self.advise("The encrypted files are next to it, in .Private:", &["claviger", "explain", &private]);
+            self.advise("The encrypted files are next to it, in .Private:", &["claviger", "ls", &private]);
         } else {
             let path = path.display().to_string();
             self.advise(
                 "If it is one nevertheless, give the format:",
-                &["claviger", "explain", "--format", "eCryptfs", &path],
+                &["claviger", "ls", "--format", "eCryptfs", &path],
             );
         }
         Ok(())
@@ -112,9 +122,12 @@ impl Explained {
         };
         self.format = Some(format.name());
         let (Verdict::Yes(why) | Verdict::Possible(why) | Verdict::No(why)) = format.identify(&**lower)?;
-        self.say(format!("As {}: {why}.", format.name()));
         let survey = survey::of(format, &**lower, None)?;
-        self.counts(&survey);
+        match survey.files + survey.folders {
+            0 if beside.proves() => self.say(format!("An empty {} folder, by the files beside it.", format.name())),
+            _ => self.say(format!("As {}: {why}.", format.name())),
+        }
+        self.counts(&survey, !beside.signatures.is_empty());
         self.lies_beside(beside);
         let damaged = !survey.problems.is_empty();
         self.damaged(&survey.problems);
@@ -125,17 +138,19 @@ impl Explained {
         }
         if without_password {
             let [path, inside] = self.words.clone();
-            self.advise("To test a password:", &["claviger", "explain", &path, &inside]);
+            self.advise("To test a password:", &["claviger", "ls", &path, &inside]);
         } else {
             self.tries(found)?;
         }
         Ok(())
     }
 
-    fn counts(&mut self, survey: &FolderSurvey) {
+    /// `signed`: whether a file beside the folder has its key's signature.
+    fn counts(&mut self, survey: &FolderSurvey, signed: bool) {
         let (files, folders) = (count(survey.files, "file"), count(survey.folders, "folder"));
         self.say(format!("It has {files} and {folders}."));
         match survey.keys.len() {
+            0 if signed => {}
             0 => self.say("No file records its key, so a password cannot be checked."),
             1 => self.say(format!("All its encrypted files use one key: {}.", survey::shares(&survey.keys))),
             _ => self.say(format!("Its files use several keys: {}.", survey::shares(&survey.keys))),
@@ -199,7 +214,8 @@ impl Explained {
             bar.borrow_mut().get_or_insert_with(|| Progress::steps("Trying")).at(step.done, step.all);
             true
         };
-        let search = diagnosis::search(&credentials, false, &[1], unlock, tell)?;
+        let effort = TrialEffort { given: 1, without_hints: 1 };
+        let search = diagnosis::search(&credentials, false, &[effort], unlock, tell)?;
         let unwraps = found.unwraps(&credentials);
         drop(credentials);
         drop(bar);
@@ -246,6 +262,9 @@ impl Explained {
                 "Type it in that form, or put that form into a file that only you can read:",
                 &["claviger", "ls", "--password-file", "FILE", &path, &inside],
             ),
+        }
+        if let Some(command) = mounting::command(&self.line, how, &[]) {
+            self.advice.push(Advice { what: "To mount it:".to_owned(), command: Some(command) });
         }
         self.survey = Some(survey);
         Ok(())

@@ -1,6 +1,7 @@
 //! `claviger explain`: explains why something does not open.
 
 mod folder;
+mod mounting;
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -13,7 +14,7 @@ use std::time::Duration;
 use claviger_engine as engine;
 use claviger_engine::diagnosis::{
     self, Content, Diagnosis, Difference, DiskAccess, Look, LostPartition, Mark, Match, Opinion, Search, SearchStep,
-    UnlockTarget,
+    TrialEffort, UnlockTarget,
 };
 use claviger_engine::formats::HeaderEditor;
 use claviger_engine::formats::partition::Candidate;
@@ -66,6 +67,9 @@ pub struct Args {
     inside: Option<OsString>,
 }
 
+/// The options that name a format.
+const NAME_FORMAT: [&str; 3] = ["--format", "--truecrypt", "--veracrypt"];
+
 #[derive(Serialize)]
 struct Explained {
     #[serde(flatten)]
@@ -85,6 +89,9 @@ struct Explained {
     /// The partition that suggested commands name.
     #[serde(skip)]
     partition: Option<u32>,
+    /// The command line.
+    #[serde(skip)]
+    line: Vec<OsString>,
 }
 
 /// How a volume opens.
@@ -110,11 +117,13 @@ struct Advice {
     command: Option<String>,
 }
 
-pub fn run(args: &Args) -> anyhow::Result<()> {
+/// Runs the verb. `line` is the command line, as this verb sees it.
+pub fn run(args: &Args, line: &[OsString]) -> anyhow::Result<()> {
     guard::no_dumps();
     let inside = args.inside.as_deref().map(files::inside);
     if inside.is_some() || args.open.path.is_dir() {
-        return folder::run(&args.open, inside, args.without_password, args.json);
+        let open = OpenArgs { explains: true, ..args.open.clone() };
+        return folder::run(&open, line, inside, args.without_password, args.json);
     }
     cancel::install()?;
     let path = &args.open.path;
@@ -123,7 +132,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let mut diagnosis = diagnosis::look(&store).map_err(at)?;
     diagnosis.find_lost_partitions(&store).map_err(at)?;
     let targets = diagnosis.targets(&store, args.open.format()).map_err(at)?;
-    let mut explained = Explained::new(args, diagnosis);
+    let mut explained = Explained::new(args, line, diagnosis);
     let lost = args.open.format().is_none() && !explained.diagnosis.lost_partitions.is_empty();
     if lost {
         explained.exit_code = explained.partition_is_lost();
@@ -167,20 +176,20 @@ fn all_take_too_long(args: &Args, targets: &[UnlockTarget]) -> Option<Error> {
 
 fn try_all(args: &Args, targets: &[UnlockTarget], credentials: &[Credential]) -> Result<Search<OpenedVolume>> {
     let cancel = cancel::flag();
-    let bar = RefCell::new(None);
+    let bar: RefCell<Option<Progress>> = RefCell::new(None);
     let refused = RefCell::new(BTreeSet::new());
     let may_take = args.open.unlock_with(credentials).may_take;
     let unlock =
         |target: usize, credentials: &[Credential], hints: bool, opened: &AtomicBool| -> Result<OpenedVolume> {
             cancel::check()?;
             let narrowed = args.open.unlock_with(credentials);
-            let with = if hints {
-                narrowed
-            } else {
-                let Unlock { acceleration, memory, may_take, .. } = narrowed;
-                Unlock { acceleration, memory, may_take, ..Unlock::with(credentials) }
-            };
-            let with = Unlock { cancel: Some(cancel), opened: Some(opened), prove: true, ..with };
+            let with = if hints { narrowed } else { without_hints(narrowed) };
+            // The given credentials show how far they are; of the variants, the bar counts those that were tried.
+            let own = bar.borrow().is_none().then(|| Progress::trials("Trying"));
+            own.iter().for_each(|own| own.trying(targets[target].format));
+            let show = |done, all| own.iter().for_each(|own| own.at(done, all));
+            let with =
+                Unlock { cancel: Some(cancel), opened: Some(opened), progress: Some(&show), prove: true, ..with };
             // Drops the layout, which holds keys.
             let unlocked = targets[target].header.unlock(&with).inspect_err(|e| {
                 // A user who declines one trial does not want dozens.
@@ -196,18 +205,37 @@ fn try_all(args: &Args, targets: &[UnlockTarget], credentials: &[Credential]) ->
         };
     let tell = |step: SearchStep| {
         let mut bar = bar.borrow_mut();
-        if step.done == 1 {
+        let format = targets[step.target].format;
+        if step.done < 2 {
             *bar = None;
-            if refused.borrow().contains(&step.target) || !announce(targets[step.target].format, step, may_take) {
-                return false;
-            }
         }
-        bar.get_or_insert_with(|| Progress::steps("Trying")).at(step.done, step.all);
+        if step.done == 0 {
+            return true;
+        }
+        if step.done == 1 && (refused.borrow().contains(&step.target) || !announce(format, step, may_take)) {
+            return false;
+        }
+        let bar = bar.get_or_insert_with(|| {
+            let bar = Progress::steps("Trying");
+            bar.trying(format);
+            bar
+        });
+        bar.with_left(step.done, step.all, step.left);
         true
     };
-    let efforts: Vec<u64> = targets.iter().map(|t| t.header.effort(&args.open.unlock_with(credentials))).collect();
+    let effort = |target: &UnlockTarget| TrialEffort {
+        given: target.header.effort(&args.open.unlock_with(credentials)),
+        without_hints: target.header.effort(&without_hints(args.open.unlock_with(credentials))),
+    };
+    let efforts: Vec<_> = targets.iter().map(effort).collect();
     let search = diagnosis::search(credentials, args.open.hinted(), &efforts, unlock, tell)?;
     Ok(if search.found.is_some() { search } else { without_any(targets, search) })
+}
+
+/// The same credentials, in every way that a volume of any hash, cipher and header has.
+fn without_hints(narrowed: Unlock<'_>) -> Unlock<'_> {
+    let Unlock { credentials, acceleration, memory, may_take, .. } = narrowed;
+    Unlock { acceleration, memory, may_take, ..Unlock::with(credentials) }
 }
 
 /// The target that opens without a password, if any: then there is no need to ask for one.
@@ -222,14 +250,20 @@ fn without_any(targets: &[UnlockTarget], mut search: Search<OpenedVolume>) -> Se
     search
 }
 
-/// Announces a long step with its duration. Returns whether to start it.
+/// Announces long trials with their duration, and that of the trials after them. Returns whether to start them.
 fn announce(format: &str, step: SearchStep, may_take: Option<&(dyn Fn(Duration) -> Result<()> + Sync)>) -> bool {
-    let time = step.each.saturating_mul(step.all as u32);
-    if time < Duration::from_secs(3) {
+    const LONG: Duration = Duration::from_secs(3);
+    let time = step.left;
+    if time < LONG && step.then < LONG {
         return true;
     }
     let forms = step.all - step.done;
-    let told = size::duration(time);
+    let then = if step.then < LONG {
+        String::new()
+    } else {
+        format!(", then other formats for about {}", size::duration(step.then))
+    };
+    let told = size::duration(time.max(Duration::from_secs(1)));
     if may_take.is_some_and(|may_take| may_take(time).is_err()) {
         output::note(&format!(
             "{forms} variants as {format} were not tried, as they would take about {told}. To try them, add \
@@ -238,13 +272,14 @@ fn announce(format: &str, step: SearchStep, may_take: Option<&(dyn Fn(Duration) 
         return false;
     }
     output::note(&format!(
-        "the given credential does not open it; trying {forms} variants as {format} for about {told} (Ctrl-C stops)"
+        "the given credential does not open it as {format}; trying {forms} variants for about {told}{then} (Ctrl-C \
+         stops)"
     ));
     true
 }
 
 impl Explained {
-    fn new(args: &Args, diagnosis: Diagnosis) -> Self {
+    fn new(args: &Args, line: &[OsString], diagnosis: Diagnosis) -> Self {
         let path = FileName::path(&args.open.path);
         let mut explained = Self {
             path,
@@ -255,6 +290,7 @@ impl Explained {
             advice: Vec::new(),
             exit_code: 0,
             partition: None,
+            line: line.to_vec(),
         };
         explained.findings = looks(&explained.diagnosis);
         explained
@@ -362,7 +398,7 @@ impl Explained {
             "If it may be one, give the format and, if known, the cipher, hash, key size and data offset:",
             &[
                 "claviger",
-                "explain",
+                "info",
                 "--format",
                 "plain",
                 "--cipher",
@@ -381,7 +417,7 @@ impl Explained {
         let path = self.path.to_string();
         if self.diagnosis.sure() {
             self.header_of_its_own();
-            self.advise("To test a passphrase:", &["claviger", "explain", &path]);
+            self.advise("To test a passphrase:", &["claviger", "info", &path]);
             self.exit_code = exit::number_of(&ErrorKind::WrongCredential(String::new()));
             return;
         }
@@ -393,7 +429,7 @@ impl Explained {
         self.findings.push(format!(
             "It could be a volume: {names}. Only the password can tell, because such volumes have no signature."
         ));
-        self.advise("To test a password:", &["claviger", "explain", &path]);
+        self.advise("To test a password:", &["claviger", "info", &path]);
         if self.diagnosis.could_be_headerless() && !all_without_header(targets) {
             self.may_have_no_header();
         }
@@ -477,9 +513,25 @@ impl Explained {
             }
         }
         self.about_password(how, facts.as_ref(), args);
+        // A backup header has its own command.
+        if facts.as_ref().is_some_and(|facts| !facts.header.is_backup() || args.open.names_header()) {
+            self.mounts(how, format);
+        }
         let partition = self.partition;
         self.opens = Some(Opens { format, partition, with: how.kind(), with_what: how.to_string(), facts });
         Ok(())
+    }
+
+    /// Says how to mount it, with the options that opened it.
+    fn mounts(&mut self, how: Difference, format: &str) {
+        // The format is found again at once if it has a signature.
+        let named = self.line.iter().any(|word| NAME_FORMAT.iter().any(|name| mounting::option(word) == *name));
+        let slow = !self.diagnosis.sure() && !named;
+        let format = slow.then(|| mounting::joined("--format", format));
+        let partition = self.partition.map(|number| mounting::joined("--partition", number.to_string()));
+        let more: Vec<_> = format.into_iter().chain(partition).collect();
+        let Some(command) = mounting::command(&self.line, how, &more) else { return };
+        self.advice.push(Advice { what: "To mount it:".to_owned(), command: Some(command) });
     }
 
     /// Reports warnings, with the commands that solve them.

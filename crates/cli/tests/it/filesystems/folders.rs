@@ -309,6 +309,47 @@ fn a_home_opens_with_the_login_password_and_gets_another() {
     assert_eq!(read.succeeds().out, b"dear reader");
 }
 
+/// The command that `create` prints works, and every other verb finds the folder too.
+#[test]
+fn an_empty_home_is_known_by_the_files_beside_it() {
+    let folder = Folder::new();
+    let (home, password) = (folder.str("home"), &*folder.password);
+    let create = ["create", "--format", "eCryptfs", "--home", "--password-file", password, &home];
+    let created = run(create).succeeds().text();
+    let lower = format!("{home}/.Private");
+    for verb in ["info", "ls", "tree", "verify", "explain"] {
+        let told = run([verb, "--password-file", password, &lower]).succeeds().text();
+        assert!(!told.contains("claviger explain"), "{verb}: {told}");
+    }
+    run(["cp", "-r", "--password-file", password, &lower, ":/", &folder.str("out")]).succeeds();
+    let explained = run(["explain", "--password-file", password, &lower]).succeeds().text();
+    assert!(explained.contains("An empty eCryptfs folder"), "{explained}");
+    let mounts = explained.lines().last().expect("a command").trim();
+    assert_eq!(mounts, format!("claviger mount --password-file={password} {lower}"));
+    let seen = run(["explain", "--without-password", &lower]).succeeds().text();
+    assert!(seen.contains("claviger ls") && !seen.contains("claviger explain"), "{seen}");
+    assert!(run(["identify", &lower]).succeeds().text().contains("an encrypted folder: eCryptfs"));
+    // Where it is mounted, and in the home, the way leads to it.
+    for folder in [&home, &format!("{home}/Private")] {
+        let told = run(["explain", folder]).fails(3, &[]).text();
+        assert!(told.contains(&format!("claviger ls {lower}")) && !told.contains("claviger explain"), "{told}");
+    }
+    // Nothing lies beside another one.
+    fs::create_dir(folder.path(".Private")).expect("a folder");
+    run(["info", "--password-file", password, &folder.str(".Private")]).fails(3, &["not an encrypted folder"]);
+    // The same in an image.
+    if let Some(image) = ext4(&folder, "image", &home) {
+        let info = ["info", "--password-file", password, &image, ":/.Private"];
+        assert!(run(info).succeeds().text().contains("eCryptfs"));
+    }
+    let Some(place) = MountSpace::root() else { return };
+    let mount = created.lines().find_map(|line| line.strip_prefix("To mount it: claviger ")).expect("a command");
+    let words: Vec<_> = mount.split(' ').chain(["--password-file", password]).collect();
+    place.run(words).succeeds();
+    assert!(place.mounted(&format!("{home}/Private")));
+    place.unmount(&lower).succeeds();
+}
+
 #[test]
 fn folders_take_their_own_options_and_no_others() {
     let folder = Folder::new();

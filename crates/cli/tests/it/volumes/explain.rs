@@ -107,6 +107,32 @@ fn a_keyfile_too_many_is_told() {
     assert_eq!((done.code, done.json()["opens"]["with"].as_str()), (0, Some("without-hints")), "{done:?}");
 }
 
+/// The last line of a success is the command that mounts the volume, which needs no further option.
+#[test]
+fn what_opens_ends_with_the_command_that_mounts_it() {
+    let folder = Folder::new();
+    fs::write(folder.path("key"), "a keyfile").expect("a file");
+    let (key, path) = (folder.str("key"), folder.str("a volume.tc"));
+    let create = ["create", "--quick", "--size", "1M", "--password-file", &folder.password, "--keyfile", &key, &path];
+    run(create.iter().chain(&HINTS)).succeeds();
+    let explain = ["explain", "--password-file", &folder.password, "--keyfile", &key, "--hash", "SHA-512", &path];
+    let told = run(explain).succeeds().text();
+    let last = told.lines().last().expect("a command").trim().to_owned();
+    assert!(last.starts_with("claviger mount ") && last.ends_with(&format!("'{path}'")), "{told}");
+    for option in [format!("--keyfile={key}"), "--hash=SHA-512".to_owned(), "--format=TrueCrypt".to_owned()] {
+        assert!(last.contains(&option), "{option}: {last}");
+    }
+    // The same words open it.
+    let script = format!("\"$0\" {}", last.replacen("claviger mount", "info", 1));
+    tools::run(Command::new("sh").args(["-c", &script, env!("CARGO_BIN_EXE_claviger")]));
+    // What did not open it is left out.
+    let wrong =
+        ["--password-file", &folder.password, "--keyfile", &key, "--format", "TrueCrypt", "--hash", "Whirlpool"];
+    let told = run(["explain"].iter().chain(&wrong).chain(&[&*path])).succeeds().text();
+    let last = told.lines().last().expect("a command").trim();
+    assert!(last.contains("--keyfile") && !last.contains("Whirlpool"), "{told}");
+}
+
 #[test]
 fn a_damaged_header_with_a_good_backup_is_told_with_the_way_back() {
     let folder = Folder::new();

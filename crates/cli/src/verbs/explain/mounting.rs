@@ -1,0 +1,90 @@
+//! The command that mounts what `explain` has opened, with the options that opened it.
+
+use std::ffi::{OsStr, OsString};
+
+use claviger_engine::diagnosis::Difference;
+
+use crate::terminal::output;
+
+/// Options of `explain`, and of the way it was called.
+const OWN: &[&str] = &["--json", "--without-password", "--password-fd", "--progress", "--progress-fd", "--ask"];
+
+/// Options that narrow the trials.
+const HINTS: &[&str] = &["--hash", "--cipher", "--pim", "--slot", "--backup-header"];
+
+const KEYFILES: &[&str] = &["--keyfile", "--keyfile-offset", "--keyfile-size"];
+
+const PASSWORD: &[&str] = &["--password-file", "--no-password"];
+
+/// The command. `line` is the parsed command line of `explain`, and `more` are options that it lacks. `None` if the options cannot
+/// say what opened it: all keyfiles of a folder but one.
+pub fn command(line: &[OsString], how: Difference, more: &[OsString]) -> Option<String> {
+    let (options, places) = line.split_at(line.iter().position(|word| word == "--").unwrap_or(line.len()));
+    let (dropped, added): (&[&[&str]], &[&str]) = match how {
+        Difference::AsGiven => (&[], &[]),
+        Difference::WithoutHints => (&[HINTS], &[]),
+        Difference::Password(_) => (&[PASSWORD], &[]),
+        Difference::Nothing => (&[PASSWORD, KEYFILES], &[]),
+        Difference::NoKeyfiles => (&[KEYFILES], &[]),
+        Difference::NoPassword => (&[PASSWORD], &["--no-password"]),
+        Difference::WithoutKeyfile(_) => return None,
+    };
+    let named_twice = |name: &OsStr| more.iter().any(|word| option(word) == name);
+    let stays = |word: &&OsString| {
+        let name = option(word);
+        let is = |names: &[&str]| names.iter().any(|one| name == *one);
+        !is(OWN) && !dropped.iter().any(|names| is(names)) && *word != "--password-file=-" && !named_twice(name)
+    };
+    let options = options.iter().skip(2).filter(stays).map(OsString::as_os_str);
+    let added = added.iter().map(OsStr::new).chain(more.iter().map(OsString::as_os_str));
+    let (volume, inside) = (places.get(1)?, places.get(2).map(|path| joined("--folder", path)));
+    let marked = volume.as_encoded_bytes().starts_with(b"-").then_some(OsStr::new("--"));
+    let words = ["claviger", "mount"].into_iter().map(OsStr::new).chain(options).chain(added);
+    Some(output::command(words.chain(inside.as_deref()).chain(marked).chain([volume.as_os_str()])))
+}
+
+/// An option with its value, as one word.
+pub fn joined(name: &str, value: impl AsRef<OsStr>) -> OsString {
+    [OsStr::new(name), OsStr::new("="), value.as_ref()].into_iter().collect()
+}
+
+/// The name of the option in a word.
+pub fn option(word: &OsStr) -> &OsStr {
+    let bytes = word.as_encoded_bytes();
+    let end = bytes.iter().position(|byte| *byte == b'=').unwrap_or(bytes.len());
+    // Everything in front of an ASCII character is a whole string.
+    word.to_str().map_or(word, |text| OsStr::new(&text[..end]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(line: &str, how: Difference, more: &[&str]) -> Option<String> {
+        let line: Vec<_> = line.split(' ').map(OsString::from).collect();
+        command(&line, how, &more.iter().map(OsString::from).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn options_that_opened_it_stay_and_others_go() {
+        let line = "claviger explain --json --pim=3 --hash=x --keyfile=k --password-file=p --partition=1 -- v";
+        for (how, wanted) in [
+            (Difference::AsGiven, "--pim=3 --hash=x --keyfile=k --password-file=p --partition=1 v"),
+            (Difference::WithoutHints, "--keyfile=k --password-file=p --partition=1 v"),
+            (Difference::NoKeyfiles, "--pim=3 --hash=x --password-file=p --partition=1 v"),
+            (Difference::NoPassword, "--pim=3 --hash=x --keyfile=k --partition=1 --no-password v"),
+            (Difference::Nothing, "--pim=3 --hash=x --partition=1 v"),
+        ] {
+            assert_eq!(of(line, how, &[]), Some(format!("claviger mount {wanted}")));
+        }
+        assert_eq!(of(line, Difference::WithoutKeyfile(0), &[]), None);
+        let named = of(line, Difference::Nothing, &["--partition=2"]);
+        assert_eq!(named.as_deref(), Some("claviger mount --pim=3 --hash=x --partition=2 v"));
+    }
+
+    #[test]
+    fn names_stay_names() {
+        let line = "claviger explain --password-file=- -- -v :/x/.Private";
+        assert_eq!(of(line, Difference::AsGiven, &[]).as_deref(), Some("claviger mount --folder=:/x/.Private -- -v"));
+    }
+}
