@@ -43,6 +43,7 @@ new="--new-kdf pbkdf2 --new-iterations 1000 --new-format LUKS2 --new-password-fi
 # shellcheck disable=SC2086 # a list of words
 claviger convert --raw-source $new "$place/plain" "$HOME/photos.luks"
 claviger create --quick --size 20M --format VeraCrypt --password-file "$place/password" "$HOME/diary.hc"
+claviger create --quick --size 20M --format LUKS2 --kdf pbkdf2 --iterations 1000 --password-file "$place/password" "$HOME/work.luks"
 mkdir photos
 claviger mount --isolate-keys --password-file "$place/password" photos.luks photos
 head -c 5M /dev/urandom >photos/summer.raw
@@ -60,7 +61,7 @@ open() {
     xdotool search --sync --onlyvisible --name '^Claviger$' windowfocus --sync
     sleep 3
     # Move the pointer out of the way.
-    xdotool mousemove "$((960 * ${SCALE:-1} - 1))" 320
+    xdotool mousemove "$((210 * ${SCALE:-1}))" 400
 }
 keys() {
     for key in "$@"; do
@@ -98,10 +99,10 @@ creating() {
 
 wishes 2
 volumes ''
-open "$HOME/diary.hc"
+open "$HOME/work.luks"
 xdotool type --delay 80 wrong
 keys Return
-picture opening 15
+picture opening 5
 creating ''
 open
 tab 3

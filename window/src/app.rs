@@ -23,7 +23,7 @@ use crate::open::{self, Open, Verdict, Volume};
 use crate::program::{CANCELLED, Call, Done, Job, Programs, Progress};
 use crate::steps::Work;
 use crate::texts::Texts;
-use crate::theme::{self, COLUMN, Fonts, GRID, NARROW, NARROW_COLUMN, Palette};
+use crate::theme::{self, COLUMN, Fonts, NARROW, NARROW_COLUMN, Palette};
 
 /// How often the first page looks whether the list of mounts is another one.
 const GLANCE: Duration = Duration::from_secs(1);
@@ -195,10 +195,10 @@ impl App {
             wanted = wanted.take().or(self.column(ui, busy && !self.leaves()));
         });
         let rect = shown.response.rect;
-        ui.painter().vline(rect.right(), rect.y_range(), line);
         CentralPanel::default().frame(page).show(ui, |ui| {
             wanted = wanted.take().or(self.page_and_bar(ui, busy));
         });
+        ui.painter().vline(rect.right(), rect.y_range(), line);
         if let Some(action) = wanted {
             self.act(action);
             ui.ctx().request_repaint();
@@ -234,10 +234,13 @@ impl App {
         ui.scope_builder(UiBuilder::new().max_rect(above), |ui| {
             ui.set_clip_rect(above.intersect(ui.clip_rect()));
             ScrollArea::vertical().auto_shrink(false).show(ui, |ui| {
-                Frame::new().inner_margin(Margin::symmetric(margin, 2 * GRID as i8)).show(ui, |ui| {
-                    ui.set_width(ui.available_width());
-                    ui.add_enabled_ui(!busy, |ui| wanted = self.page(ui));
-                });
+                Frame::new().inner_margin(Margin::symmetric(margin, if margin > 12 { 24 } else { 12 })).show(
+                    ui,
+                    |ui| {
+                        ui.set_width(ui.available_width());
+                        ui.add_enabled_ui(!busy, |ui| wanted = self.page(ui));
+                    },
+                );
             });
         });
         let foot = self.foot();

@@ -11,6 +11,7 @@ use crate::theme::{self, BUTTON_HEIGHT, CARD_CORNER, CORNER, FOCUS, GRID, Palett
 /// The page's name, which it has one of.
 pub fn heading(ui: &mut Ui, text: &str) {
     ui.label(RichText::new(text).heading());
+    ui.add_space(2.0);
 }
 
 /// The name of a part of the page.
@@ -111,9 +112,12 @@ pub fn button_width(ui: &Ui, text: &str, bold: bool) -> f32 {
     galley.size().x + 2.0 * ui.spacing().button_padding.x
 }
 
+/// How wide a button with three dots is.
+pub const MENU_WIDTH: f32 = 40.0;
+
 /// A button that shows a few further ones.
 pub fn menu(ui: &mut Ui, name: &str, add: impl FnOnce(&mut Ui)) -> Response {
-    let button = Button::new(Icon::Dots.atom(16.0)).min_size(Vec2::splat(BUTTON_HEIGHT));
+    let button = Button::new(Icon::Dots.atom(16.0)).min_size(vec2(MENU_WIDTH, BUTTON_HEIGHT));
     let (response, _) = egui::containers::menu::MenuButton::from_button(button).ui(ui, add);
     response.widget_info(|| WidgetInfo::labeled(Role::Button, ui.is_enabled(), name));
     response.on_hover_text(name)

@@ -84,7 +84,7 @@ fn keyslot(ui: &mut Ui, slot: &Keyslot, removable: bool, texts: &Texts) -> Optio
     let left = ui.available_width() - width;
     ui.horizontal_wrapped(|ui| {
         ui.vertical(|ui| {
-            ui.set_width(if left < 180.0 { ui.available_width() } else { left - 8.0 });
+            ui.set_width(if left < 180.0 { ui.available_width() } else { left });
             ui.spacing_mut().item_spacing.y = 2.0;
             ui.label(
                 RichText::new(format!("{} {}: {}", texts.keyslot, slot.number, slot.kind)).font(theme::body_bold()),

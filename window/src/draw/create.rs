@@ -76,17 +76,23 @@ fn steps(ui: &mut Ui, at: usize, texts: &Texts) {
                 let (rect, _) = ui.allocate_exact_size(vec2(width, 4.0), eframe::egui::Sense::hover());
                 let color = if number <= at { palette.accent } else { palette.track };
                 ui.painter().hline(rect.x_range(), rect.center().y, Stroke::new(3.0, color));
+                if narrow {
+                    return;
+                }
                 let text = RichText::new(format!("{} {name}", number + 1));
                 let text = match number == at {
                     true => text.font(theme::small_bold()).color(palette.link),
                     false => text.small().color(palette.dim),
                 };
-                if number == at || !narrow {
-                    ui.add(eframe::egui::Label::new(text).wrap());
-                }
+                ui.add(eframe::egui::Label::new(text).wrap());
             });
         }
     });
+    if narrow {
+        let text = format!("{} {}", at + 1, names[at]);
+        ui.label(RichText::new(text).font(theme::small_bold()).color(palette.link));
+    }
+    ui.add_space(4.0);
 }
 
 /// What it is for, and against whom.

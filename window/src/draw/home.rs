@@ -2,14 +2,14 @@
 
 use std::path::PathBuf;
 
-use eframe::egui::{Align, Button, Color32, Layout, Response, RichText, Ui, vec2};
+use eframe::egui::{Align, Button, Color32, Response, RichText, Ui, vec2};
 
 use super::{Action, Foot};
 use crate::home::{AtHand, Home, Kind, Mounted, State, Why};
 use crate::icons::Icon;
 use crate::parts::{self, between_rows, card, dim, section};
 use crate::texts::Texts;
-use crate::theme::{self, BUTTON_HEIGHT, GRID, Palette};
+use crate::theme::{self, GRID, Palette};
 
 /// What a row shows.
 struct Row<'a> {
@@ -140,7 +140,7 @@ fn row(ui: &mut Ui, row: &Row<'_>, texts: &Texts) -> Option<Action> {
     let palette = Palette::of(ui);
     let gap = ui.spacing().item_spacing.x;
     let buttons: f32 = row.buttons.iter().map(|(name, _)| parts::button_width(ui, name, false) + gap).sum();
-    let buttons = buttons + if row.more.is_empty() { 0.0 } else { BUTTON_HEIGHT + gap };
+    let buttons = buttons + if row.more.is_empty() { 0.0 } else { parts::MENU_WIDTH + gap };
     let (left, beside) = (ui.available_width() - 36.0 - 1.5 * GRID, 200.0);
     let stacked = left - buttons < beside;
     let mut wanted = None;
@@ -163,15 +163,13 @@ fn row(ui: &mut Ui, row: &Row<'_>, texts: &Texts) -> Option<Action> {
     ui.horizontal_top(|ui| {
         icon(row.kind).draw_in_square(ui, palette.tint, palette.link);
         ui.add_space(4.0);
-        text(ui, if stacked { left - gap } else { left - buttons - gap });
+        text(ui, if stacked { left - gap } else { left - buttons });
         if !stacked {
             wanted = ui.horizontal(|ui| row_buttons(ui, row, texts)).inner;
         }
     });
     if stacked {
-        ui.with_layout(Layout::left_to_right(Align::Center).with_main_wrap(true), |ui| {
-            wanted = row_buttons(ui, row, texts);
-        });
+        ui.horizontal_wrapped(|ui| wanted = row_buttons(ui, row, texts));
     }
     wanted
 }

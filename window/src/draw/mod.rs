@@ -10,7 +10,7 @@ mod open;
 
 use std::path::PathBuf;
 
-use eframe::egui::{Button, Frame, Margin, RichText, ScrollArea, Stroke, Ui};
+use eframe::egui::{Button, Frame, Id, Margin, RichText, ScrollArea, Stroke, Ui, UiBuilder};
 
 use crate::icons::Icon;
 use crate::parts;
@@ -188,7 +188,7 @@ fn buttons(ui: &mut Ui, foot: &Foot, busy: bool, texts: &Texts) -> Option<Action
         }
         if let Some((name, action)) = &foot.primary {
             let enabled = !busy && foot.why_not.is_none();
-            let button = ui.push_id(name, |ui| parts::primary(ui, name, enabled)).inner;
+            let button = named(ui, name, |ui| parts::primary(ui, name, enabled));
             let button = button.on_disabled_hover_text(foot.why_not.unwrap_or(texts.busy));
             wanted = wanted.or(button.clicked().then(|| action.clone()));
         }
@@ -202,7 +202,22 @@ fn buttons(ui: &mut Ui, foot: &Foot, busy: bool, texts: &Texts) -> Option<Action
         });
         return drawn.inner;
     }
-    let wanted = ui.horizontal_wrapped(side).inner;
+    // In rows, as many as it takes.
+    let (mut wanted, mut first) = (None, 0);
+    while first < foot.side.len() {
+        let mut left = ui.available_width();
+        let fits = foot.side[first..].iter().take_while(|(name, _)| {
+            left -= parts::button_width(ui, name, false) + gap;
+            left + gap >= 0.0
+        });
+        let row = fits.count().max(1);
+        ui.horizontal(|ui| {
+            for (name, action) in &foot.side[first..first + row] {
+                wanted = wanted.take().or(plain_button(ui, name, action, busy, texts));
+            }
+        });
+        first += row;
+    }
     let back = foot.back.iter().map(|(name, _)| parts::button_width(ui, name, false) + gap).sum::<f32>();
     let spare = ui.available_width() - back - primary;
     let drawn = ui.horizontal(|ui| {
@@ -212,8 +227,13 @@ fn buttons(ui: &mut Ui, foot: &Foot, busy: bool, texts: &Texts) -> Option<Action
     wanted.or(drawn.inner)
 }
 
+/// Known by its name alone, whatever else comes and goes.
+fn named<R>(ui: &mut Ui, name: &str, add: impl FnOnce(&mut Ui) -> R) -> R {
+    ui.scope_builder(UiBuilder::new().scope_id(Id::unique(("bar", name))), add).inner
+}
+
 fn plain_button(ui: &mut Ui, name: &str, action: &Action, busy: bool, texts: &Texts) -> Option<Action> {
-    let button = ui.push_id(name, |ui| ui.add_enabled(!busy, Button::new(name))).inner;
+    let button = named(ui, name, |ui| ui.add_enabled(!busy, Button::new(name)));
     button.on_disabled_hover_text(texts.busy).clicked().then(|| action.clone())
 }
 

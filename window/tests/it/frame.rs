@@ -5,7 +5,7 @@ use std::fs;
 use claviger_window::app::Page;
 use claviger_window::draw::Action;
 use claviger_window::texts::{ENGLISH as T, GERMAN, Texts};
-use eframe::egui::{Rect, Vec2, accesskit::Role, vec2};
+use eframe::egui::{Key, Rect, Vec2, accesskit::Role, vec2};
 use egui_kittest::kittest::NodeT;
 
 use crate::common::{PASSWORD, Window, text};
@@ -163,4 +163,32 @@ fn only_what_can_be_locked_offers_it() {
     window.sees(T.open_folder);
     window.sees("eCryptfs");
     assert!(!window.labels().contains(&T.more_actions.to_owned()), "{:?}", window.labels());
+}
+
+/// The button that goes on keeps the keyboard from step to step: pressed again, it never does something else.
+#[test]
+fn the_keyboard_stays_with_the_button_that_goes_on() {
+    let Some(mut window) = Window::new() else { return };
+    window.click(T.create_page);
+    window.click(T.folder_instead);
+    let focused = |window: &Window| {
+        let node = window.harness.root().children_recursive().find(|node| node.is_focused());
+        node.and_then(|node| node.accesskit_node().label())
+    };
+    for _ in 0..40 {
+        if focused(&window).as_deref() == Some(T.next) {
+            break;
+        }
+        window.harness.key_press(Key::Tab);
+        window.harness.run_steps(2);
+    }
+    window.harness.key_press(Key::Space);
+    window.harness.run_steps(3);
+    window.sees(T.folder_explanation);
+    assert_eq!(focused(&window).as_deref(), Some(T.next));
+    window.harness.key_press(Key::Space);
+    window.harness.run_steps(3);
+    // The password is typed at once.
+    window.sees(T.again);
+    assert_eq!(focused(&window).as_deref(), Some(T.new_password));
 }
