@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::Path;
 
-use crate::create::{Choices, hidden};
+use crate::create::{Choices, FOLDER, hidden};
 use crate::form::{Field, Form, Input, unused};
 use crate::header::{Conversion, Header, conversion, partition};
 use crate::open::Volume;
@@ -142,6 +142,8 @@ fn forms(volume: &Volume, all: &[Choices], home: &Path, t: &Texts) -> Vec<Form> 
     let restore = opens(vec![Field::new(t.backup_file, "--from", Input::Existing(String::new()))]);
     let said = [t.restore, t.restore_explanation, t.restore_button];
     add(luks || family, &["header", "restore", "--yes"], restore, said, t.restore_warning);
+    // An encrypted folder is no volume that a copy could go into.
+    let all: Vec<&Choices> = all.iter().filter(|choices| choices.format != FOLDER).collect();
     let same = all.iter().position(|choices| choices.format == format);
     let formats = all.iter().map(|choices| (choices.format.clone(), choices.format.clone())).collect();
     let formats = Field::new(t.format, "--new-format", Input::Choice(same.unwrap_or(0), formats));
