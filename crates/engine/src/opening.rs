@@ -573,17 +573,17 @@ impl Locked {
         }
     }
 
-    /// Tries the credentials.
+    /// Tries the credentials. It stays locked for further tries.
     ///
     /// # Errors
     /// Those of [`Header::unlock`] and [`file_formats::unlock`].
-    pub fn unlock(self, with: &Unlock<'_>) -> Result<Opened> {
+    pub fn unlock(&self, with: &Unlock<'_>) -> Result<Opened> {
         let Self { opening, found } = self;
         match found {
-            LockedSource::Volume(volume) => volume.unlock(&opening, with).map(Box::new).map(Opened::Bytes),
-            LockedSource::Folder(folder) => folder.unlock(&opening, with).map(Box::new).map(Opened::Files),
+            LockedSource::Volume(volume) => volume.unlock(opening, with).map(Box::new).map(Opened::Bytes),
+            LockedSource::Folder(folder) => folder.unlock(opening, with).map(Box::new).map(Opened::Files),
             LockedSource::Clear(store) => {
-                check_clear(with).map_err(|e| opening.source.at(e)).map(|()| Opened::Clear(store))
+                check_clear(with).map_err(|e| opening.source.at(e)).map(|()| Opened::Clear(Arc::clone(store)))
             }
         }
     }
@@ -604,10 +604,10 @@ fn check_clear(with: &Unlock<'_>) -> Result<()> {
 }
 
 impl LockedFolder {
-    fn unlock(self, opening: &Opening, with: &Unlock<'_>) -> Result<OpenFolder> {
+    fn unlock(&self, opening: &Opening, with: &Unlock<'_>) -> Result<OpenFolder> {
         let tree = self.tree(with).map_err(|e| opening.source.at(e))?;
         let Self { lower, format, path, beside } = self;
-        Ok(OpenFolder { tree, lower, format, path, beside })
+        Ok(OpenFolder { tree, lower: Arc::clone(lower), format: *format, path: path.clone(), beside: beside.clone() })
     }
 
     /// Opens the folder with the wrapped passphrase beside it, if that unwraps; otherwise with the credentials themselves.
@@ -653,18 +653,18 @@ impl LockedFolder {
 }
 
 impl LockedVolume {
-    fn unlock(self, opening: &Opening, with: &Unlock<'_>) -> Result<OpenVolume> {
+    fn unlock(&self, opening: &Opening, with: &Unlock<'_>) -> Result<OpenVolume> {
         let Self { disk, header, detached } = self;
-        let unlocked = header.unlock(with).map_err(|e| opening.explained(e, &disk))?;
+        let unlocked = header.unlock(with).map_err(|e| opening.explained(e, disk))?;
         let Unlocked { layout, facts, mut warnings, trials, derivations: _, took, recognised } = unlocked;
         if detached.is_some() {
-            warnings.extend(other_header_in_front(&*header)?);
+            warnings.extend(other_header_in_front(&**header)?);
         }
         // The volume discards the kernel's parameters, because they contain keys.
         let mapping = Mapping::of(&layout);
         let volume = Volume::new(Arc::clone(header.data()), layout);
-        let stored = disk.len();
-        Ok(OpenVolume { volume, facts, stored, warnings, trials, took, recognised, mapping, header: detached })
+        let (stored, header) = (disk.len(), detached.clone());
+        Ok(OpenVolume { volume, facts, stored, warnings, trials, took, recognised, mapping, header })
     }
 }
 
