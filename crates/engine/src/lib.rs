@@ -23,6 +23,7 @@
 //! * [`trees`] has the files and folders of a file system; [`filesystems`] reads those inside a volume, and writes FAT and exFAT.
 //!   [`partitions`] finds the partitions of a disk, [`logical_volumes`] the logical volumes of LVM2.
 //! * [`edit`] changes headers in such a way that a crash leaves a volume that opens; [`copy_volume`] copies a volume into another.
+//! * [`password_strength`] estimates how long a search for a new password would take, with the key derivation that it gets.
 //! * [`diagnosis`] explains why something does not open. An [`Error`] says what is wrong and where, and [`Advice`] what the user can
 //!   do, as data.
 //!
@@ -131,6 +132,7 @@ pub mod logical_volumes;
 pub mod memory;
 pub mod opening;
 pub mod partitions;
+pub mod password_strength;
 pub mod private_keys;
 mod shards;
 pub mod spec;

@@ -29,6 +29,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::formats::Verdict;
 use crate::formats::takes::{self, Takes};
 use crate::key_process::folder::{FolderKeyProcess, FolderKeys, KeylessFolder};
+use crate::password_strength::GuessWork;
 use crate::trees::{Node, NodeKind, Subtree, Tree, damaged};
 use crate::volume::{Layout, Segment};
 
@@ -51,6 +52,11 @@ pub trait FileFormat: Sync {
     /// Whether these keyfiles need a passphrase as well.
     fn asks_passphrase(&self, _keyfiles: &[Credential]) -> bool {
         true
+    }
+
+    /// The work of one guess of a folder's passphrase; `None` if the format has none.
+    fn guess_work(&self) -> Option<GuessWork> {
+        None
     }
 
     /// Looks for the format in a folder. Reads little and needs no credential. `Possible` means that the folder may hold such files

@@ -9,6 +9,7 @@ use super::takes::{self, Parameter, Purpose, Takes};
 use super::{Creator, Header, HeaderEditor, HiddenRoom, InPlaceConverter};
 use crate::credential::{Credential, Unlock};
 use crate::error::{Error, Result};
+use crate::password_strength::GuessWork;
 use crate::spec::Spec;
 use crate::store::Store;
 
@@ -112,6 +113,12 @@ pub trait Format: Sync {
         let asked = [&[Parameter::HiddenVolume], &spec.parameters()[..]].concat();
         takes::check(self.name(), &self.takes(), Purpose::Creating, &asked)?;
         creator.create_hidden_volume(store, outer, spec, first)
+    }
+
+    /// The work of one guess of a passphrase that opens a volume created according to `spec`, or a keyslot with its cost: roughly where
+    /// the cost is measured. `None` if the format has no passphrases or `spec` is wrong.
+    fn guess_work(&self, _spec: &Spec<'_>) -> Option<GuessWork> {
+        None
     }
 
     /// Finds the remains of a volume whose beginning is lost: searches further than [`Format::identify`]. [`Format::open`] finds

@@ -19,6 +19,7 @@ use std::sync::Arc;
 
 pub use beside::{AUTO_MOUNT, MOUNT_POINT, SIGNATURES, WRAPPED};
 use claviger_crypto::Secret;
+use claviger_crypto::hash::SHA512;
 pub use suite::ciphers;
 pub(crate) use wrapped::fuzz_wrapped;
 pub use wrapped::{is_synology_key, read_wrapped, rewrap_passphrase, unwrap_passphrase, wrap_passphrase};
@@ -36,6 +37,7 @@ use crate::formats::Verdict;
 use crate::formats::takes::{Parameter, Takes};
 use crate::hex;
 use crate::key_process::folder::{FolderKeyProcess, KeylessFolder};
+use crate::password_strength::GuessWork;
 use crate::trees::Tree;
 
 /// See the module.
@@ -80,6 +82,10 @@ impl FileFormat for Ecryptfs {
             Parameter::MetadataInAttributes,
         ];
         Takes { creating: &[], opening }
+    }
+
+    fn guess_work(&self) -> Option<GuessWork> {
+        Some(GuessWork::Hash { hash: SHA512.name, times: token::ITERATIONS as u64, compressions: 1 })
     }
 
     fn identify(&self, lower: &(dyn Tree + 'static)) -> Result<Verdict> {

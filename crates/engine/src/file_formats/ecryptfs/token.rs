@@ -11,7 +11,7 @@ use crate::error::{ErrorKind, Result};
 pub(super) const LONGEST: usize = 64;
 
 /// How often the hash is computed.
-const ITERATIONS: usize = 65_536;
+pub(super) const ITERATIONS: usize = 65_536;
 
 /// A salt of a passphrase.
 pub(super) type Salt = [u8; 8];

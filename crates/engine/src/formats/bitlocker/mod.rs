@@ -32,7 +32,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
-use claviger_crypto::{Secret, SectorCipher};
+use claviger_crypto::{Secret, SectorCipher, hash, stretch};
 
 use super::header_facts::HeaderFacts;
 use super::takes::{Parameter, Takes, check_opening};
@@ -43,6 +43,7 @@ use super::{
 use crate::advice::{Advice, Warning};
 use crate::credential::{Credential, Unlock};
 use crate::error::{Error, ErrorKind, Result};
+use crate::password_strength::GuessWork;
 use crate::spec::{Reserved, Spec};
 use crate::store::{MemoryStore, Store};
 use crate::volume::Layout;
@@ -103,6 +104,11 @@ impl Format for BitLocker {
 
     fn creator(&self) -> Option<&dyn Creator> {
         Some(self)
+    }
+
+    fn guess_work(&self, _spec: &Spec<'_>) -> Option<GuessWork> {
+        // 88 bytes are hashed each time (`stretch`): two blocks.
+        Some(GuessWork::Hash { hash: hash::SHA256.name, times: stretch::ITERATIONS, compressions: 2 })
     }
 
     fn editor(&self) -> Option<&dyn HeaderEditor> {
@@ -431,7 +437,7 @@ impl BitLockerHeader {
         Facts {
             key_bits: method.bits * if method.mode == "CBC" { 1 } else { 2 },
             hash: stretched.then(|| "SHA-256".into()),
-            iterations: if stretched { claviger_crypto::stretch::ITERATIONS as u32 } else { 0 },
+            iterations: if stretched { stretch::ITERATIONS as u32 } else { 0 },
             derivation,
             header_version: metadata.version,
             header: HEADER_COPIES[number],

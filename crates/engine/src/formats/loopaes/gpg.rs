@@ -122,6 +122,9 @@ pub(super) fn decrypt(file: &[u8], passphrase: Option<&Secret>, cancelled: &dyn 
         .hint("A damaged key file may look like a wrong passphrase: also try a copy of it."))
 }
 
+/// How many bytes are hashed to derive a key from a passphrase: the most that gpg takes.
+pub const COUNT: &str = "65011712";
+
 /// Creates a key file that `passphrase` opens: `text`, encrypted by gpg with AES-256, as loop-AES's README does.
 ///
 /// # Errors
@@ -129,16 +132,7 @@ pub(super) fn decrypt(file: &[u8], passphrase: Option<&Secret>, cancelled: &dyn 
 pub fn encrypt(text: &Secret, passphrase: &Secret) -> Result<Vec<u8>> {
     let home = Home::new()?;
     let mut command = home.gpg(true);
-    command.args([
-        "--cipher-algo",
-        "AES256",
-        "--s2k-digest-algo",
-        "SHA512",
-        "--s2k-mode",
-        "3",
-        "--s2k-count",
-        "65011712",
-    ]);
+    command.args(["--cipher-algo", "AES256", "--s2k-digest-algo", "SHA512", "--s2k-mode", "3", "--s2k-count", COUNT]);
     command.args(["--armor", "--symmetric"]);
     let (output, status) = home.run(command, Some(passphrase), text, &|| false)?;
     if !status.success() || output.is_empty() {

@@ -15,6 +15,7 @@ use std::time::Instant;
 
 use claviger_crypto::Secret;
 use claviger_crypto::dmcrypt::Specification;
+use claviger_crypto::hash;
 
 use super::headerless::{self, HeaderlessArea, HeaderlessVolume, UNIT};
 use super::takes::{Parameter, Takes, check_opening};
@@ -22,6 +23,7 @@ use super::{Choices, Creator, Facts, Format, Header, Unlocked, Verdict, stored_b
 use crate::advice::Warning;
 use crate::credential::{Credential, Unlock, whole_keyfile};
 use crate::error::{Error, ErrorKind, Result};
+use crate::password_strength::GuessWork;
 use crate::spec::Spec;
 use crate::store::Store;
 use keys::{Keys, Single};
@@ -66,6 +68,11 @@ impl Format for LoopAes {
 
     fn creator(&self) -> Option<&dyn Creator> {
         Some(self)
+    }
+
+    fn guess_work(&self, _spec: &Spec<'_>) -> Option<GuessWork> {
+        let bytes: u64 = gpg::COUNT.parse().ok()?;
+        Some(GuessWork::Hash { hash: hash::SHA512.name, times: bytes / 128, compressions: 1 })
     }
 
     fn headerless(&self) -> bool {

@@ -12,6 +12,7 @@ use claviger_crypto::{Secret, secret::wipe_stack};
 use crate::credential::Unlock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::Derivation;
+use crate::password_strength::GuessWork;
 use crate::spec::Cost;
 
 /// The minimum iterations of PBKDF2 for new keyslots (LUKS1 On-Disk Format Specification 1.2.3, section 2.2; cryptsetup 2.6.1,
@@ -146,6 +147,18 @@ impl Kdf {
         nanoseconds / 1000
     }
 
+    /// The work of one guess, for a key of `len` bytes.
+    pub fn guess_work(&self, len: usize) -> GuessWork {
+        match *self {
+            Self::Pbkdf2 { hash, iterations } => {
+                GuessWork::Pbkdf2 { hash: hash.name, iterations, blocks: len.div_ceil(hash.size) as u32 }
+            }
+            Self::Argon2 { passes, memory_kib, .. } => {
+                GuessWork::Argon2 { variant: self.derivation().hash, passes, memory_kib }
+            }
+        }
+    }
+
     /// Its name in headers and options.
     pub fn name(&self) -> &'static str {
         match self {
@@ -201,6 +214,32 @@ impl Kdf {
             Some(variant) => choose_argon2(variant, cost, time, len, &go_on),
         }
     }
+}
+
+/// What [`Kdf::choose`] will choose, as far as a fraction of a second tells: it measures much longer. `None` for a cost that it refuses.
+pub(in crate::formats) fn expected(
+    cost: &Cost<'_>,
+    defaults: Defaults,
+    hash: &'static Hash,
+    len: usize,
+) -> Option<Kdf> {
+    let nanoseconds = f64::from(cost.time_ms.unwrap_or(defaults.time_ms)) * 1e6;
+    let name = cost.kdf.unwrap_or(defaults.kdf);
+    let Some(variant) = variant_named(name) else {
+        let each = || (pace(hash.name, || pbkdf2_pace(hash)) * blocks(hash, len)) as f64;
+        let iterations = cost.iterations.unwrap_or_else(|| ((nanoseconds / each()) as u32).max(MIN_ITERATIONS));
+        return crate::formats::same_name(name, "pbkdf2").then_some(Kdf::Pbkdf2 { hash, iterations });
+    };
+    let lanes = usual_lanes(cost);
+    let most_kib = cost.memory_kib.unwrap_or_else(|| most_memory(available_kib()));
+    if let Some(passes) = cost.iterations {
+        return Some(Kdf::Argon2 { variant, passes, memory_kib: most_kib, lanes });
+    }
+    // Not the pace of one thread in its caches, of which `effort` knows.
+    let measured_kib = MIN_MEASURED_KIB.min(most_kib);
+    let pass = pace("a pass of Argon2 with all lanes", || argon2_pace(variant, measured_kib, 1, lanes));
+    let (memory_kib, passes) = spent(nanoseconds / pass as f64 * f64::from(measured_kib), most_kib);
+    Some(Kdf::Argon2 { variant, passes, memory_kib, lanes })
 }
 
 /// Reports how much memory is in use, for as long as it lives.
@@ -268,13 +307,11 @@ fn choose_argon2(
     len: usize,
     go_on: &(dyn Fn() -> bool + Sync),
 ) -> Result<Kdf> {
-    let processors = std::thread::available_parallelism().map_or(1, usize::from) as u32;
-    let lanes = cost.lanes.unwrap_or(MAX_LANES.min(processors));
+    let lanes = usual_lanes(cost);
     if !(1..=MAX_LANES).contains(&lanes) {
         return Err(Error::misuse(format!("LUKS takes 1 to {MAX_LANES} Argon2 lanes, not {lanes}")));
     }
-    let available = u32::try_from(crate::memory::available() / 1024).unwrap_or(u32::MAX);
-    let memory_kib = cost.memory_kib.unwrap_or(most_memory(available)).max(8 * lanes);
+    let memory_kib = cost.memory_kib.unwrap_or_else(|| most_memory(available_kib())).max(8 * lanes);
     if !(MIN_MEMORY_KIB..=MAX_MEMORY_KIB).contains(&memory_kib) {
         return Err(Error::misuse(format!(
             "LUKS takes {MIN_MEMORY_KIB} to {MAX_MEMORY_KIB} KiB of memory for Argon2, not {memory_kib}"
@@ -285,6 +322,15 @@ fn choose_argon2(
         Some(passes) => Ok(Kdf::Argon2 { variant, passes, memory_kib, lanes }),
         None => measured_argon2(variant, memory_kib, lanes, time, len, go_on),
     }
+}
+
+fn usual_lanes(cost: &Cost<'_>) -> u32 {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from) as u32;
+    cost.lanes.unwrap_or(MAX_LANES.min(processors))
+}
+
+fn available_kib() -> u32 {
+    u32::try_from(crate::memory::available() / 1024).unwrap_or(u32::MAX)
 }
 
 /// The maximum memory to choose with `available` KiB, in KiB: half of it, so that the volume also opens here while the machine is
@@ -335,11 +381,17 @@ fn calibrate(most_kib: u32, time: Duration, pass: &mut dyn FnMut(u32) -> Result<
         let next = ((fits / f64::from(MIN_PASSES)) as u32).clamp(least_kib, most_kib);
         let settled = next.abs_diff(memory_kib) <= memory_kib / 8 && measured.len() >= *ROUNDS.start();
         if settled || measured.len() == *ROUNDS.end() {
-            let passes = if next == most_kib { (fits / f64::from(most_kib)) as u32 } else { MIN_PASSES };
-            return Ok((next, passes.max(MIN_PASSES)));
+            return Ok(spent(fits, most_kib));
         }
         memory_kib = next;
     }
+}
+
+/// The memory and the passes for an amount of KiB times passes.
+fn spent(fits: f64, most_kib: u32) -> (u32, u32) {
+    let memory_kib = ((fits / f64::from(MIN_PASSES)) as u32).clamp(MIN_MEASURED_KIB.min(most_kib), most_kib);
+    let passes = if memory_kib == most_kib { (fits / f64::from(most_kib)) as u32 } else { MIN_PASSES };
+    (memory_kib, passes.max(MIN_PASSES))
 }
 
 /// Returns the iterations that take `time` for `len` bytes on one thread.

@@ -15,6 +15,7 @@ use crate::formats::filling::{self, not_cancelled};
 use crate::formats::luks::kdf::{self, Kdf, MIN_ITERATIONS};
 use crate::formats::luks::{Area, cipher_error, passphrase, uuid};
 use crate::formats::stored_behind;
+use crate::password_strength::GuessWork;
 use crate::random;
 use crate::spec::{Cost, Spec};
 use crate::store::{MemoryStore, Store};
@@ -245,6 +246,13 @@ pub(super) fn choose(cost: &Cost<'_>, hash: &'static Hash, key_len: usize, cance
         return Err(not_in_luks1("key derivation other than PBKDF2"));
     }
     Kdf::choose(cost, kdf::LUKS1, hash, key_len, cancel)
+}
+
+/// The work of one guess of a new keyslot's passphrase.
+pub(super) fn guess_work(spec: &Spec<'_>) -> Option<GuessWork> {
+    let (hash, _) = hash_named(spec.hash.unwrap_or(HASHES[0])).ok()?;
+    let len = spec.key_bits.map_or(2 * DEFAULT_KEY / 8, |bits| bits as usize / 8);
+    Some(kdf::expected(&spec.cost, kdf::LUKS1, hash, len)?.guess_work(len))
 }
 
 /// The iterations of the digest: as many as fit its part of a keyslot's time.

@@ -23,6 +23,7 @@ use super::{
 use crate::advice::{Advice, Warning};
 use crate::credential::{Credential, Unlock};
 use crate::error::{Error, Result};
+use crate::password_strength::GuessWork;
 use crate::spec::Spec;
 use crate::store::Store;
 use crate::volume::{KernelCipher, Layout, Payload, Segment};
@@ -82,6 +83,10 @@ impl Format for Luks1 {
 
     fn creator(&self) -> Option<&dyn Creator> {
         Some(self)
+    }
+
+    fn guess_work(&self, spec: &Spec<'_>) -> Option<GuessWork> {
+        create::guess_work(spec)
     }
 
     fn editor(&self) -> Option<&dyn HeaderEditor> {

@@ -21,6 +21,8 @@ use crate::formats::luks;
 use crate::formats::luks::kdf::{self, Kdf};
 use crate::formats::luks::passphrase;
 use crate::formats::{NewCredential, Prepared, Removal};
+use crate::password_strength::GuessWork;
+use crate::spec::Spec;
 use crate::store::Store;
 
 /// The size of the salt of a keyslot or digest, in bytes (cryptsetup's luks.h, `LUKS_SALTSIZE`).
@@ -344,6 +346,13 @@ fn salt() -> Result<Base64> {
     let mut salt = vec![0; SALT];
     write::random(&mut salt)?;
     Ok(Base64(salt))
+}
+
+/// The work of one guess of a new keyslot's passphrase, whose key encrypts the volume key with AES in XTS mode.
+pub(super) fn guess_work(spec: &Spec<'_>) -> Option<GuessWork> {
+    const LEN: usize = 64;
+    let hash = hash_of(spec.hash).unwrap_or(&hash::SHA256);
+    Some(kdf::expected(&spec.cost, kdf::LUKS2, hash, LEN)?.guess_work(LEN))
 }
 
 /// The hash of a new keyslot: SHA-256 by default.

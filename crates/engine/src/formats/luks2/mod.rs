@@ -48,6 +48,7 @@ use super::{
 use crate::credential::{Credential, HeaderChoice, Unlock};
 use crate::error::{Error, Result};
 use crate::filesystems::magic;
+use crate::password_strength::GuessWork;
 use crate::spec::Spec;
 use crate::store::Store;
 use binary::Which;
@@ -126,6 +127,10 @@ impl Format for Luks2 {
 
     fn creator(&self) -> Option<&dyn Creator> {
         Some(self)
+    }
+
+    fn guess_work(&self, spec: &Spec<'_>) -> Option<GuessWork> {
+        keyslots::guess_work(spec)
     }
 
     fn editor(&self) -> Option<&dyn HeaderEditor> {

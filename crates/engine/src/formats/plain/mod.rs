@@ -7,7 +7,7 @@ mod key;
 use std::sync::Arc;
 use std::time::Instant;
 
-use claviger_crypto::Secret;
+use claviger_crypto::{Secret, hash};
 
 use super::headerless::{self, HeaderlessArea, HeaderlessVolume};
 use super::takes::{Parameter, Takes, check_opening};
@@ -15,6 +15,7 @@ use super::{Choices, Creator, Format, Header, Unlocked, Verdict, stored_behind};
 use crate::advice::{Advice, Warning};
 use crate::credential::{Credential, Unlock, whole_keyfile};
 use crate::error::{Error, ErrorKind, Result};
+use crate::password_strength::GuessWork;
 use crate::spec::Spec;
 use crate::store::Store;
 use key::Hashing;
@@ -76,6 +77,11 @@ impl Format for PlainDmCrypt {
 
     fn creator(&self) -> Option<&dyn Creator> {
         Some(self)
+    }
+
+    fn guess_work(&self, spec: &Spec<'_>) -> Option<GuessWork> {
+        let hash = hash::by_name(spec.hash.unwrap_or(HASH));
+        Some(GuessWork::Hash { hash: hash.map_or("no hash", |hash| hash.name), times: 1, compressions: 1 })
     }
 
     fn headerless(&self) -> bool {

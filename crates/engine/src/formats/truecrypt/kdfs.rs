@@ -7,6 +7,7 @@ use claviger_crypto::hash::{self, Hash};
 use claviger_crypto::pool::Pool;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::password_strength::GuessWork;
 
 /// A key derivation.
 pub(super) struct Kdf {
@@ -206,6 +207,22 @@ impl Derivation {
     /// Whether both derive the same key from the same salt.
     pub fn same_as(&self, other: &Self) -> bool {
         std::ptr::eq(self.kdf, other.kdf) && self.iterations == other.iterations
+    }
+
+    /// The work of one guess for a header key of this length.
+    pub fn guess_work(&self, key_len: usize) -> GuessWork {
+        match &self.kdf.algorithm {
+            Algorithm::Pbkdf2 { hash, .. } => GuessWork::Pbkdf2 {
+                hash: hash.name,
+                iterations: self.iterations,
+                blocks: key_len.div_ceil(hash.size) as u32,
+            },
+            Algorithm::Argon2id => GuessWork::Argon2 {
+                variant: self.kdf.name,
+                passes: self.iterations,
+                memory_kib: (self.memory.unwrap_or(0) >> 10) as u32,
+            },
+        }
     }
 
     /// How many bytes to derive if `needed` are used: a derivation's output may depend on its length.

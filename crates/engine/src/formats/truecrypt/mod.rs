@@ -33,6 +33,7 @@ use crate::advice::{Advice, Warning};
 use crate::credential::{Credential, HeaderChoice, Unlock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::filesystems::magic;
+use crate::password_strength::GuessWork;
 use crate::spec::Spec;
 use crate::store::Store;
 use crate::volume::{KernelCipher, Layout, Payload, Segment};
@@ -174,6 +175,11 @@ impl Format for Family {
 
     fn creator(&self) -> Option<&dyn Creator> {
         Some(self)
+    }
+
+    fn guess_work(&self, spec: &Spec<'_>) -> Option<GuessWork> {
+        let (suite, derivation) = self.chosen(spec).ok()?;
+        Some(derivation.guess_work(suite.key_len(Mode::Xts)))
     }
 
     fn backups_before_end(&self) -> &'static [u64] {
