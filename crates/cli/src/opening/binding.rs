@@ -77,10 +77,8 @@ impl BindArgs {
             ))
             .hint(format!("Its key thumbprints are {}.", said.thumbprints.join(", "))))),
             [] => {
-                let question = format!(
-                    "The tang server's key thumbprints are {}. Trust it? (yes/no) ",
-                    said.thumbprints.join(", ")
-                );
+                let question =
+                    format!("The tang server's key thumbprints are {}. Trust it?", said.thumbprints.join(", "));
                 prompt::consent(&question, "--tang-thumbprint THUMBPRINT", |why| {
                     Error::misuse(format!("the tang server is not trusted{why}"))
                 })?;

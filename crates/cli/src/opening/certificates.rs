@@ -2,6 +2,7 @@
 
 use std::cell::OnceCell;
 use std::ffi::OsStr;
+use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,6 +16,7 @@ use claviger_engine::{Credential, Error, Result, Secret};
 
 use crate::opening::credentials::{self, Source};
 use crate::terminal::end_heading::EndHeading;
+use crate::terminal::prompt::{self, Asker};
 
 /// The format that these options are for, unless another is named.
 pub const FORMAT: &str = "EFS";
@@ -113,7 +115,8 @@ impl CertificateArgs {
         for path in &self.files {
             for file in private_keys::files(path)? {
                 let mut ask = || said.password(&format!("Password of {}: ", file.display()));
-                all.extend(private_keys::read_file(&file, &mut ask)?);
+                let read = credentials::tries(said.terminal().as_ref(), |_| private_keys::read_file(&file, &mut ask));
+                all.extend(read?);
             }
             credentials::hide(path)?;
         }
@@ -126,21 +129,20 @@ impl CertificateArgs {
         disk: &(dyn Tree + 'static),
         said: &Said<'_>,
     ) -> Result<Vec<Arc<dyn PrivateKey>>> {
-        let profile = match path.as_os_str().as_bytes().strip_prefix(b":") {
-            Some(inside) => Profile::read(disk, OsStr::from_bytes(inside))?,
-            None => {
-                Profile::read(&HostFolder::open(path, Access::ReadOnly)?, OsStr::new("/")).map_err(|e| e.at(path))?
-            }
+        let read = || match path.as_os_str().as_bytes().strip_prefix(b":") {
+            Some(inside) => Profile::read(disk, OsStr::from_bytes(inside)),
+            None => Profile::read(&HostFolder::open(path, Access::ReadOnly)?, OsStr::new("/")).map_err(|e| e.at(path)),
         };
-        let login = match &self.windows_hash_file {
-            Some(file) => Login::nt_hash(&Source::password("windows-hash", "", Some(file), None).secret()?)
-                .map_err(|e| e.at(file))?,
-            None => {
-                let user = path.file_name().unwrap_or_default().to_string_lossy();
-                Login::Password(said.password(&format!("Windows password of {user}: "))?)
-            }
-        };
-        profile.unlock(&login).map_err(|e| e.at(path))
+        if let Some(file) = &self.windows_hash_file {
+            let hash = Source::password("windows-hash", "", Some(file), None).secret()?;
+            let login = Login::nt_hash(&hash).map_err(|e| e.at(file))?;
+            return read()?.unlock(&login).map_err(|e| e.at(path));
+        }
+        let user = path.file_name().unwrap_or_default().to_string_lossy();
+        let question = format!("Windows password of {user}: ");
+        credentials::tries(said.terminal().as_ref(), |_| {
+            read()?.unlock(&Login::Password(said.password(&question)?)).map_err(|e| e.at(path))
+        })
     }
 }
 
@@ -151,6 +153,12 @@ struct Said<'a> {
 }
 
 impl Said<'_> {
+    /// The terminal on which the password is asked for, if no option names its source.
+    fn terminal(&self) -> Option<File> {
+        let CertificateArgs { certificate_password_file: file, certificate_password_fd: fd, .. } = self.args;
+        if file.is_none() && fd.is_none() { prompt::asker().and_then(Asker::into_terminal) } else { None }
+    }
+
     fn password(&self, question: &str) -> Result<Secret> {
         let CertificateArgs { certificate_password_file: file, certificate_password_fd: fd, .. } = self.args;
         let source = Source::password("certificate-", question, file.as_deref(), *fd);

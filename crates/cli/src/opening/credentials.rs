@@ -1,21 +1,27 @@
 //! Reads passwords and keyfiles. Never from the command line, which every process can read.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, IsTerminal};
+use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
 use claviger_engine::internal::{random, read_secret};
-use claviger_engine::{Credential, Error, Result, Secret};
+use claviger_engine::{Advice, Credential, Error, ErrorKind, Result, Secret};
 use claviger_serve::inherited;
 use rustix::fs::{FileType, fstat, stat};
 
+use crate::opening::strength::StrengthMeter;
 use crate::terminal::end_heading::EndHeading;
+use crate::terminal::output;
 use crate::terminal::prompt::{self, Asker};
 use crate::terminal::size;
 
 /// The longest password read from a file, in bytes.
 const PASSWORD_MAX: usize = 64 << 10;
+
+/// How often a person at a terminal is asked for a password, or for a pair of new ones, before the error.
+const TRIES: u32 = 3;
 
 /// The longest volume key read from a file, in bytes: dm-crypt's `lmk` mode with 64 keys needs this many.
 const VOLUME_KEY_MAX: usize = 4096;
@@ -146,30 +152,30 @@ impl CredentialArgs {
     }
 
     /// Reads the credentials and asks where needed.
-    pub fn read(&self) -> Result<Vec<Credential>> {
+    pub fn read(&self) -> Result<ReadCredentials> {
         self.read_for(|_| true)
     }
 
     /// Reads the credentials. Asks for a password only if `asks` returns true for the keyfiles.
-    pub fn read_for(&self, asks: impl FnOnce(&[Credential]) -> bool) -> Result<Vec<Credential>> {
+    pub fn read_for(&self, asks: impl FnOnce(&[Credential]) -> bool) -> Result<ReadCredentials> {
         self.read_checked(asks, false)
     }
 
     /// Reads the credentials of a headerless volume, which any password opens, to noise. An input that ends without a byte is
     /// therefore an error, not an empty password. For an empty password, give an empty line. cryptsetup does the same
     /// (lib/utils.c, `crypt_keyfile_device_read`).
-    pub fn read_for_headerless(&self, asks: impl FnOnce(&[Credential]) -> bool) -> Result<Vec<Credential>> {
-        self.read_checked(asks, true)
+    pub fn read_for_headerless(&self, asks: impl FnOnce(&[Credential]) -> bool) -> Result<ReadCredentials> {
+        self.read_checked(asks, true).map(ReadCredentials::once)
     }
 
-    fn read_checked(&self, asks: impl FnOnce(&[Credential]) -> bool, must_come: bool) -> Result<Vec<Credential>> {
+    fn read_checked(&self, asks: impl FnOnce(&[Credential]) -> bool, must_come: bool) -> Result<ReadCredentials> {
         if let Some(bits) = self.random_key {
             if bits as usize / 8 > VOLUME_KEY_MAX {
                 return Err(Error::misuse(format!("a key of {bits} bits is too long: at most {}", VOLUME_KEY_MAX * 8)));
             }
             let mut key = Secret::zeroed((bits / 8) as usize);
             random::fill(&mut key)?;
-            return Ok(vec![Credential::VolumeKey(key)]);
+            return Ok(vec![Credential::VolumeKey(key)].into());
         }
         let Some(path) = &self.volume_key_file else {
             let (source, keyfiles) = self.source_for(asks)?;
@@ -179,7 +185,7 @@ impl CredentialArgs {
             return Err(Error::misuse("a volume key opens by itself")
                 .hint("Omit either --volume-key-file, or passwords and keyfiles."));
         }
-        Ok(vec![Credential::VolumeKey(read_volume_key(path)?)])
+        Ok(vec![Credential::VolumeKey(read_volume_key(path)?)].into())
     }
 
     /// The volume key for the new volume, if one is given.
@@ -197,9 +203,13 @@ impl CredentialArgs {
 
     /// Reads the credentials of a new volume. Asks twice for a password, and only if `asks` returns true for the keyfiles.
     /// Ignores a volume key.
-    pub fn read_new(&self, asks: impl FnOnce(&[Credential]) -> bool) -> Result<Vec<Credential>> {
+    pub fn read_new(
+        &self,
+        asks: impl FnOnce(&[Credential]) -> bool,
+        meter: &StrengthMeter<'_>,
+    ) -> Result<Vec<Credential>> {
         let (source, keyfiles) = self.source_for(asks)?;
-        source.read_new_beside(keyfiles)
+        source.judged(meter).read_new_beside(keyfiles)
     }
 
     /// The source of the password, and the keyfiles. `asks` decides whether a password goes with the keyfiles.
@@ -242,6 +252,7 @@ impl CredentialArgs {
             keyfiles: &self.keyfiles,
             must_come: false,
             alone: false,
+            meter: None,
         }
     }
 }
@@ -256,7 +267,7 @@ impl NewCredentialArgs {
     ///
     /// # Errors
     /// `Misuse` if no option says whether the present keyfiles stay: they must not be lost or kept by oversight.
-    pub fn read(&self, current: &[Credential]) -> Result<Vec<Credential>> {
+    pub fn read(&self, current: &[Credential], meter: &StrengthMeter<'_>) -> Result<Vec<Credential>> {
         let kept = |kind: &Credential| std::mem::discriminant(kind);
         let keyfile = kept(&Credential::Keyfile(Secret::zeroed(0)));
         let has_keyfiles = current.iter().any(|c| kept(c) == keyfile);
@@ -265,7 +276,7 @@ impl NewCredentialArgs {
             return Err(Error::misuse("the volume has keyfiles: choose if they stay")
                 .hint("Use --keep-keyfiles, --new-keyfile FILE or --no-new-keyfiles."));
         }
-        let source = Source { none: self.no_new_password || self.keep_password, ..self.source() };
+        let source = Source { none: self.no_new_password || self.keep_password, ..self.source() }.judged(meter);
         let mut all = source.read_new()?;
         for credential in current {
             match credential {
@@ -292,6 +303,7 @@ impl NewCredentialArgs {
             keyfiles: &self.new_keyfiles,
             must_come: false,
             alone: false,
+            meter: None,
         }
     }
 }
@@ -309,6 +321,7 @@ impl DestinationCredentialArgs {
             keyfiles: &self.new_keyfiles,
             must_come: false,
             alone: false,
+            meter: None,
         }
     }
 }
@@ -326,6 +339,7 @@ impl HiddenCredentialArgs {
             keyfiles: &self.hidden_keyfiles,
             must_come: false,
             alone: false,
+            meter: None,
         }
     }
 }
@@ -353,14 +367,119 @@ pub fn hide(path: &Path) -> Result<()> {
     hide().map_err(|e| Error::from(e).at(path))
 }
 
-/// Asks for a password twice.
-fn twice(asker: &Asker, question: &str) -> Result<Secret> {
-    let first = asker.password(question)?;
-    let again = asker.password("Repeat: ")?;
-    if !first.same_as(&again) {
-        return Err(Error::misuse("the two passwords differ"));
+/// The credentials that were read for something that they are to open.
+#[derive(Default)]
+pub struct ReadCredentials {
+    credentials: Vec<Credential>,
+    /// The terminal on which a person typed the password, with the question.
+    typed: Option<(File, String)>,
+}
+
+impl From<Vec<Credential>> for ReadCredentials {
+    fn from(credentials: Vec<Credential>) -> Self {
+        Self { credentials, typed: None }
     }
-    Ok(first)
+}
+
+impl Deref for ReadCredentials {
+    type Target = [Credential];
+    fn deref(&self) -> &[Credential] {
+        &self.credentials
+    }
+}
+
+impl ReadCredentials {
+    /// The same for a single try, where nothing tells that the password was the wrong one.
+    pub fn once(self) -> Self {
+        Self { typed: None, ..self }
+    }
+
+    /// The same without the terminal.
+    pub fn into_vec(self) -> Vec<Credential> {
+        self.credentials
+    }
+
+    /// The same with more credentials.
+    pub fn and(mut self, more: Vec<Credential>) -> Self {
+        self.credentials.extend(more);
+        self
+    }
+
+    /// The terminal on which a wrong password will be asked for again. A process that enters a sandbox must keep it open.
+    pub fn terminal(&self) -> Option<BorrowedFd<'_>> {
+        self.typed.as_ref().map(|(terminal, _)| terminal.as_fd())
+    }
+
+    /// Calls `open` with the credentials. If a person typed the password and it is wrong, asks for it again.
+    ///
+    /// # Errors
+    /// Those of `open`; `Cancelled`.
+    pub fn open<T>(&mut self, mut open: impl FnMut(&[Credential]) -> Result<T>) -> Result<T> {
+        let Self { credentials, typed } = self;
+        let Some((terminal, question)) = typed else { return open(credentials) };
+        tries(Some(terminal), |again| {
+            if again {
+                let fresh = prompt::password(terminal, question)?;
+                if let Some(Credential::Passphrase(text)) =
+                    credentials.iter_mut().find(|credential| matches!(credential, Credential::Passphrase(_)))
+                {
+                    *text = fresh;
+                }
+            }
+            open(credentials)
+        })
+    }
+}
+
+/// Calls `open` again as long as a password is wrong, for the person at `terminal`; without a terminal only once. `open` learns
+/// whether it is called again.
+///
+/// # Errors
+/// Those of `open`.
+pub fn tries<T>(terminal: Option<&File>, mut open: impl FnMut(bool) -> Result<T>) -> Result<T> {
+    let Some(terminal) = terminal else { return open(false) };
+    for left in (1..TRIES).rev() {
+        match open(left + 1 < TRIES) {
+            Err(e) if another_may_open(&e) => {
+                prompt::tell(terminal, &format!("This password does not open it. {}", tries_left(left)))
+            }
+            done => return done,
+        }
+    }
+    open(true)
+}
+
+/// Whether another password may do better. Not if the error names partitions to choose from.
+fn another_may_open(error: &Error) -> bool {
+    let partitions = matches!(error.advice.as_deref(), Some(Advice::ChoosePartition(numbers)) if !numbers.is_empty());
+    matches!(error.kind, ErrorKind::WrongCredential(_)) && !partitions
+}
+
+fn tries_left(left: u32) -> String {
+    match left {
+        1 => "1 try left.".to_owned(),
+        left => format!("{left} tries left."),
+    }
+}
+
+/// Asks for a password twice, and says in between how strong it is.
+fn twice(asker: &Asker, question: &str, meter: Option<&StrengthMeter<'_>>) -> Result<Secret> {
+    let mut left = TRIES;
+    loop {
+        let first = asker.password(question)?;
+        if let (Asker::Terminal(terminal), Some(line)) = (asker, meter.and_then(|meter| meter.line(&first))) {
+            prompt::tell(terminal, &line);
+        }
+        let again = asker.password("Repeat: ")?;
+        left -= 1;
+        match asker {
+            _ if first.same_as(&again) => return Ok(first),
+            Asker::Terminal(terminal) if left > 0 => {
+                prompt::tell(terminal, &format!("The two passwords differ. {}", tries_left(left)));
+            }
+            _ => return Err(Error::misuse("the two passwords differ")),
+        }
+    }
 }
 
 /// The source of a password and keyfiles, for all option groups.
@@ -380,20 +499,28 @@ pub struct Source<'a> {
     must_come: bool,
     /// No keyfile can replace the password.
     alone: bool,
+    /// Says how strong a new password is.
+    meter: Option<&'a StrengthMeter<'a>>,
 }
 
 impl<'a> Source<'a> {
+    /// The same, which also says how strong a new password is.
+    pub fn judged(self, meter: &'a StrengthMeter<'a>) -> Self {
+        Self { meter: Some(meter), ..self }
+    }
+
     /// A password without keyfiles: `prefix` stands before `password-file` in the options' names.
     pub fn password(prefix: &'static str, question: &'a str, file: Option<&'a Path>, fd: Option<i32>) -> Self {
         let question_new = question;
-        Self { prefix, question, question_new, file, fd, none: false, keyfiles: &[], must_come: false, alone: true }
+        let (none, keyfiles, must_come, alone, meter) = (false, &[][..], false, true, None);
+        Self { prefix, question, question_new, file, fd, none, keyfiles, must_come, alone, meter }
     }
 }
 
 impl Source<'_> {
     /// Reads the password alone, asking where needed.
     pub fn secret(&self) -> Result<Secret> {
-        Self::only(self.read()?)
+        Self::only(self.read()?.into_vec())
     }
 
     /// Reads a new password alone, which must not be empty; asks twice.
@@ -415,7 +542,7 @@ impl Source<'_> {
     }
 
     /// Reads the credentials of an existing volume and asks where needed.
-    pub fn read(&self) -> Result<Vec<Credential>> {
+    pub fn read(&self) -> Result<ReadCredentials> {
         self.read_beside(keyfiles(self.keyfiles)?)
     }
 
@@ -425,14 +552,24 @@ impl Source<'_> {
     }
 
     /// The `keyfiles`, already read, and the password that goes with them.
-    fn read_beside(&self, keyfiles: Vec<Credential>) -> Result<Vec<Credential>> {
-        self.read_by(keyfiles, |asker| asker.password(self.question))
+    fn read_beside(&self, keyfiles: Vec<Credential>) -> Result<ReadCredentials> {
+        let (credentials, asker) = self.read_by(keyfiles, |asker| asker.password(self.question))?;
+        let typed = asker.and_then(Asker::into_terminal).map(|terminal| (terminal, self.question.to_owned()));
+        Ok(ReadCredentials { credentials, typed })
     }
 
     /// The `keyfiles`, already read, and a new password. None may be empty: a script whose password got lost would create a
     /// volume that anybody can open.
     fn read_new_beside(&self, keyfiles: Vec<Credential>) -> Result<Vec<Credential>> {
-        let credentials = self.read_by(keyfiles, |asker| twice(asker, self.question_new))?;
+        // Without the keyfiles, guessing is in vain.
+        let meter = self.meter.filter(|_| keyfiles.is_empty());
+        let (credentials, asked) = self.read_by(keyfiles, |asker| twice(asker, self.question_new, meter))?;
+        if let (Some(meter), None, [Credential::Passphrase(password)]) = (meter, asked, &credentials[..])
+            && io::stderr().is_terminal()
+            && let Some(line) = meter.line(password)
+        {
+            output::say(&line);
+        }
         let Some(empty) = credentials.iter().find(|credential| credential.is_empty()) else { return Ok(credentials) };
         let Self { prefix, .. } = self;
         let hint = match empty {
@@ -443,8 +580,13 @@ impl Source<'_> {
         Err(Error::misuse(format!("the new {} is empty", empty.kind())).hint(hint))
     }
 
-    fn read_by(&self, keyfiles: Vec<Credential>, ask: impl Fn(&Asker) -> Result<Secret>) -> Result<Vec<Credential>> {
-        let mut credentials = keyfiles;
+    /// The `keyfiles` and the password, which `ask` asks for if no option gives it, and who was asked.
+    fn read_by(
+        &self,
+        keyfiles: Vec<Credential>,
+        ask: impl Fn(&Asker) -> Result<Secret>,
+    ) -> Result<(Vec<Credential>, Option<Asker>)> {
+        let (mut credentials, mut asked) = (keyfiles, None);
         let password = match (self.file, self.fd) {
             (Some(path), _) if self.on_stdin() => Some(read_password(io::stdin().as_fd(), path, self.must_come)?),
             (Some(path), _) => {
@@ -458,7 +600,7 @@ impl Source<'_> {
             }
             (None, None) if self.none => None,
             (None, None) => match prompt::asker() {
-                Some(asker) => Some(ask(&asker)?),
+                Some(asker) => Some(ask(asked.insert(asker))?),
                 None => {
                     let Self { prefix, .. } = self;
                     let hint = match self.alone {
@@ -473,7 +615,7 @@ impl Source<'_> {
             },
         };
         credentials.extend(password.map(Credential::Passphrase));
-        Ok(credentials)
+        Ok((credentials, asked))
     }
 }
 

@@ -7,8 +7,9 @@ use std::sync::Arc;
 use claviger_engine::credential::HeaderChoice;
 use claviger_engine::formats::{self, Derivation, Facts, HeaderEditor, Prepared};
 use claviger_engine::opening::HeaderFound;
+use claviger_engine::spec::Cost;
 use claviger_engine::store::{Access, FileStore};
-use claviger_engine::{Credential, Error, Format, Header, Opening, Store, Unlock};
+use claviger_engine::{Credential, Error, Format, Header, Opening, Spec, Store, Unlock};
 use serde::Serialize;
 
 use crate::opening::{OpenArgs, remote};
@@ -52,24 +53,24 @@ impl OpenArgs {
         let mut found = self.how.opening(&self.path)?.access(access).by_backup(true).find_header()?;
         found.check(&self.how.unlock(&[])).map_err(at)?;
         self.announce(&*found.header).map_err(at)?;
-        let (credentials, keyslot) = match self.released(&*found.header)? {
-            Some(released) => (released.credentials, released.keyslot),
+        let (mut credentials, keyslot) = match self.released(&*found.header)? {
+            Some(released) => (released.credentials.into(), released.keyslot),
             None => (
                 self.credentials
                     .read_for(|keyfiles| prove && keyfiles.is_empty() || found.header.asks_passphrase(keyfiles))?,
                 None,
             ),
         };
-        let bar = Progress::trials("Opening");
-        let show = |done, all| bar.at(done, all);
-        let trying = |format| bar.trying(format);
-        let with = self.how.unlock(&credentials);
-        let keyslot = keyslot.or(with.keyslot);
-        let with =
-            Unlock { cancel: Some(cancel), progress: Some(&show), trying: Some(&trying), keyslot, prove, ..with };
-        let unlocked = found.header.unlock(&with);
-        drop(bar);
-        let facts = unlocked.map_err(at)?.facts;
+        let unlocked = credentials.open(|credentials| {
+            let bar = Progress::trials("Opening");
+            let show = |done, all| bar.at(done, all);
+            let trying = |format| bar.trying(format);
+            let with = self.how.unlock(credentials);
+            let keyslot = keyslot.or(with.keyslot);
+            let (progress, trying) = (Some(&show as _), Some(&trying as _));
+            found.header.unlock(&Unlock { cancel: Some(cancel), progress, trying, keyslot, prove, ..with })
+        });
+        let (facts, credentials) = (unlocked.map_err(at)?.facts, credentials.into_vec());
         // Several formats may look the same on disk: this one opened.
         found.format = formats::by_name(facts.format)?;
         let editor = editor_of(found.format).map_err(at)?;
@@ -106,6 +107,19 @@ impl Editing<'_> {
         cancel::check()?;
         prepared.edit.carry_out(&*self.store).map_err(|e| e.at(self.path()))?;
         output::print(&Written::of(self.path(), prepared), json)
+    }
+
+    /// What a guess of a new password depends on: what stays, and what is given here.
+    pub fn judged<'a>(&'a self, hash: Option<&'a str>, pim: Option<u32>, cost: Cost<'a>) -> Spec<'a> {
+        let Facts { hash: current, cipher, pim: current_pim, key_bits, .. } = &self.facts;
+        Spec {
+            hash: hash.or(current.as_deref()),
+            pim: pim.or(*current_pim),
+            cipher: Some(cipher),
+            key_bits: Some(*key_bits),
+            cost,
+            ..Spec::default()
+        }
     }
 
     /// The credentials, tried as the options say.

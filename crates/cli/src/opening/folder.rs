@@ -151,7 +151,7 @@ impl FolderArgs {
     /// Reads the files that the options name.
     pub fn read(&self) -> Result<FolderGiven> {
         let name_passphrase = match self.gives_name_password() {
-            true => passphrase(self.name_source().read()?),
+            true => passphrase(self.name_source().read()?.into_vec()),
             false => None,
         };
         let (wrapped_passphrase, opens_itself) = self.wrapped()?;

@@ -11,7 +11,7 @@ use claviger_engine::trees::Tree;
 use claviger_engine::{Credential, Error, Opened, Opening, Unlock};
 
 use crate::opening::OpenArgs;
-use crate::opening::credentials::one_on_stdin;
+use crate::opening::credentials::{ReadCredentials, one_on_stdin};
 use crate::opening::files::{self, InsideArgs};
 use crate::opening::folder::FolderGiven;
 use crate::process::guard;
@@ -108,14 +108,13 @@ impl OpenArgs {
             return Ok(None);
         }
         let found = self.found(locked, if in_clear { FolderLocation::InClear } else { FolderLocation::InVolume })?;
-        let credentials = found.credentials()?;
-        found.unlock(&credentials).map(Some)
+        found.unlock(&mut found.credentials()?).map(Some)
     }
 }
 
 impl FoundFolder<'_> {
     /// The credentials that open the folder. Prompts for those that are missing.
-    pub fn credentials(&self) -> anyhow::Result<Vec<Credential>> {
+    pub fn credentials(&self) -> anyhow::Result<ReadCredentials> {
         self.locked.check(&self.with(&[])).map_err(|e| e.at(Path::new(&*self.path)))?;
         let args = self.args;
         let in_volume = self.place == FolderLocation::InVolume;
@@ -123,15 +122,15 @@ impl FoundFolder<'_> {
         let own = args.how.folder.gives_password() || in_volume;
         let without = args.how.folder.as_stored() || self.given.opens_itself();
         let asks = |keyfiles: &[Credential]| !without && self.locked.asks_passphrase(keyfiles);
-        let mut credentials = match own {
-            true if !asks(&[]) && !args.how.folder.gives_password() => Vec::new(),
+        let credentials = match own {
+            true if !asks(&[]) && !args.how.folder.gives_password() => ReadCredentials::default(),
             true => args.how.folder.source().read()?,
             false => args.credentials.read_for(asks)?,
         };
-        if let Some((tree, _)) = self.locked.stored_files() {
-            credentials.extend(args.how.folder.certificates.read(&**tree)?);
-        }
-        Ok(credentials)
+        Ok(match self.locked.stored_files() {
+            Some((tree, _)) => credentials.and(args.how.folder.certificates.read(&**tree)?),
+            None => credentials,
+        })
     }
 
     /// Whether any of these unwraps the folder's passphrase, even if that does not open the folder.
@@ -151,19 +150,17 @@ impl FoundFolder<'_> {
         }
     }
 
-    pub fn unlock(self, credentials: &[Credential]) -> anyhow::Result<OpenFolder> {
+    /// Opens the folder.
+    pub fn unlock(&self, credentials: &mut ReadCredentials) -> anyhow::Result<OpenFolder> {
         let cancel = cancel::install()?;
-        let Self { locked, path, words: [_, inside], args, place, given } = self;
-        let bar = Progress::trials("Opening");
-        let show = |done, all| bar.at(done, all);
-        let with = match place {
-            FolderLocation::Here => args.how.unlock_folder(credentials, &given),
-            FolderLocation::InClear | FolderLocation::InVolume => args.how.unlock_inner_folder(credentials, &given),
-        };
-        let opened = locked.unlock(&Unlock { cancel: Some(cancel), progress: Some(&show), ..with });
-        drop(bar);
-        let inside = (place != FolderLocation::Here).then_some(&*inside);
-        let opened = opened.and_then(Opened::files).map_err(|e| args.with_explain(e, inside.as_slice()));
-        Ok(opened.map_err(|e| if place == FolderLocation::Here { e } else { e.at(Path::new(&*path)) })?)
+        let opened = credentials.open(|credentials| {
+            let bar = Progress::trials("Opening");
+            let show = |done, all| bar.at(done, all);
+            self.locked.unlock(&Unlock { cancel: Some(cancel), progress: Some(&show), ..self.with(credentials) })
+        });
+        let here = self.place == FolderLocation::Here;
+        let inside = (!here).then_some(&*self.words[1]);
+        let opened = opened.and_then(Opened::files).map_err(|e| self.args.with_explain(e, inside.as_slice()));
+        Ok(opened.map_err(|e| if here { e } else { e.at(Path::new(&*self.path)) })?)
     }
 }

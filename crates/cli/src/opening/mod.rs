@@ -21,11 +21,13 @@ pub mod patience;
 pub mod plaintext;
 mod protect;
 pub mod remote;
+pub mod strength;
 pub mod tokens;
 mod unlock_args;
 
 use std::ffi::OsStr;
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -39,7 +41,7 @@ use claviger_serve::key_process::KeySide;
 pub use protect::{HiddenArgs, ProtectArgs};
 pub use unlock_args::UnlockArgs;
 
-use crate::opening::credentials::CredentialArgs;
+use crate::opening::credentials::{CredentialArgs, ReadCredentials};
 use crate::opening::folder::FolderGiven;
 use crate::opening::tokens::{Released, TokenArgs};
 use crate::process::guard;
@@ -95,7 +97,7 @@ impl OpenArgs {
     }
 
     /// The password and keyfiles; asks where needed.
-    pub fn read_credentials(&self) -> claviger_engine::Result<Vec<Credential>> {
+    pub fn read_credentials(&self) -> claviger_engine::Result<ReadCredentials> {
         self.credentials.read()
     }
 
@@ -211,14 +213,13 @@ impl OpenArgs {
         Ok(locked)
     }
 
-    /// Opens, in the key process, a volume or folder that the other process reads for it. Calls `alone` once all secrets are
-    /// there: from then on this process can open no files.
+    /// Opens, in the key process, a volume or folder that the other process reads for it.
     pub fn open_lent(
         &self,
         key_side: &KeySide,
         access: Access,
         protect: Option<&ProtectArgs>,
-        alone: &dyn Fn() -> io::Result<()>,
+        alone: Alone<'_>,
     ) -> anyhow::Result<Opened> {
         let opening = self.how.opening(&self.path)?;
         let opening = match key_side.folder() {
@@ -234,7 +235,7 @@ impl OpenArgs {
         opening: Opening,
         access: Access,
         hidden: Option<&HiddenArgs>,
-        alone: Option<&dyn Fn() -> io::Result<()>>,
+        alone: Option<Alone<'_>>,
     ) -> anyhow::Result<Opened> {
         let access = self.access(access);
         guard::no_dumps();
@@ -243,11 +244,7 @@ impl OpenArgs {
         let locked = opening.access(access).find();
         let locked = locked.map_err(|e| if self.path.is_dir() { e } else { self.with_explain(e, &[]) })?;
         let folder = locked.file_format().map(|_| self.how.folder.read()).transpose()?;
-        let unlock = |credentials| match &folder {
-            Some(given) => self.how.unlock_folder(credentials, given),
-            None => self.how.unlock(credentials),
-        };
-        locked.check(&unlock(&[]))?;
+        locked.check(&self.unlock_found(&[], folder.as_ref()))?;
         if alone.is_some() {
             locked.check_key_process(&[])?;
         }
@@ -265,47 +262,57 @@ impl OpenArgs {
         let released = locked.header().map(|header| self.released(header)).transpose()?.flatten();
         let keyslot = released.as_ref().and_then(|released| released.keyslot);
         let credentials = match (released, locked.headerless()) {
-            (Some(released), _) => released.credentials,
+            (Some(released), _) => released.credentials.into(),
             _ if own => self.how.folder.source().read()?,
             (None, true) => self.credentials.read_for_headerless(asks)?,
             (None, false) => self.credentials.read_for(asks)?,
         };
         let credentials = match locked.stored_files() {
-            Some((tree, _)) => {
-                [credentials, self.how.folder.certificates.read(&**tree)?].into_iter().flatten().collect()
-            }
+            Some((tree, _)) => credentials.and(self.how.folder.certificates.read(&**tree)?),
             None => credentials,
         };
+        // Of two passwords, nobody could tell which one is wrong.
+        let mut credentials = if hidden.is_some() { credentials.once() } else { credentials };
         let hidden_credentials = hidden.map(|h| h.credentials.source().read()).transpose()?;
         let protect = hidden.zip(hidden_credentials.as_deref()).map(|(args, credentials)| args.protect(credentials));
         if let Some(alone) = alone {
             locked.check_key_process(&credentials)?;
-            alone().context("the key process")?;
+            alone(credentials.terminal()).context("the key process")?;
         }
-        let bar = Progress::trials("Opening");
-        let in_use = AtomicU64::new(0);
-        let show = |done, all| {
-            bar.memory(in_use.load(Ordering::Relaxed));
-            bar.at(done, all);
-        };
-        let trying = |format| bar.trying(format);
-        let with = unlock(&credentials);
-        let with = Unlock {
-            memory_in_use: Some(&in_use),
-            cancel: Some(cancel),
-            progress: Some(&show),
-            trying: Some(&trying),
-            protect,
-            keyslot: keyslot.or(with.keyslot),
-            ..with
-        };
-        let opened = locked.unlock(&with);
-        drop(hidden_credentials);
-        drop(credentials);
-        drop(bar);
+        let opened = credentials.open(|credentials| {
+            let bar = Progress::trials("Opening");
+            let in_use = AtomicU64::new(0);
+            let show = |done, all| {
+                bar.memory(in_use.load(Ordering::Relaxed));
+                bar.at(done, all);
+            };
+            let trying = |format| bar.trying(format);
+            let with = self.unlock_found(credentials, folder.as_ref());
+            locked.unlock(&Unlock {
+                memory_in_use: Some(&in_use),
+                cancel: Some(cancel),
+                progress: Some(&show),
+                trying: Some(&trying),
+                protect,
+                keyslot: keyslot.or(with.keyslot),
+                ..with
+            })
+        });
         Ok(opened.map_err(|e| self.with_explain(e, &[]))?)
     }
+
+    /// The credentials for a volume, or for an encrypted folder with these options, tried as the options say.
+    fn unlock_found<'a>(&'a self, credentials: &'a [Credential], folder: Option<&'a FolderGiven>) -> Unlock<'a> {
+        match folder {
+            Some(given) => self.how.unlock_folder(credentials, given),
+            None => self.how.unlock(credentials),
+        }
+    }
 }
+
+/// Enters the key process's sandbox once all secrets are there, and keeps this terminal for another try. From then on the
+/// process can open no files.
+pub type Alone<'a> = &'a dyn Fn(Option<BorrowedFd<'_>>) -> io::Result<()>;
 
 /// Fails if any of these options was given.
 pub fn takes_no(what: &str, options: impl IntoIterator<Item = (bool, &'static str)>) -> claviger_engine::Result<()> {

@@ -33,7 +33,7 @@ impl Overwrite {
         if self.yes {
             return Ok(());
         }
-        let question = format!("{} is {named}.\nAll of it will be lost. Replace it? (yes/no) ", path.display());
+        let question = format!("{} is {named}.\nAll of it will be lost. Replace it?", path.display());
         let refused = |why: &str| Error::misuse(format!("not replaced{why}; it is {named}")).at(path);
         prompt::consent(&question, "--force --yes", refused)
     }

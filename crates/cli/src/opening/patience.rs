@@ -96,7 +96,7 @@ fn ask(time: Duration) -> Result<()> {
     }
     let question = format!(
         "Trying a password on all keyslots takes about {time_told} of CPU time; ordinary volumes take seconds. \
-         Ctrl-C stops it. Start? (yes/no) "
+         Ctrl-C stops it. Start?"
     );
     let answer = prompt::consent(&question, OPTION, refused);
     match answer {

@@ -48,7 +48,7 @@ impl ProtectArgs {
 
     /// Reads the credentials of the hidden volume and asks where needed; `None` without `--protect-hidden`.
     pub fn read(&self) -> Result<Option<Vec<Credential>>> {
-        self.protect.then(|| self.hidden.credentials.source().read()).transpose()
+        self.protect.then(|| Ok(self.hidden.credentials.source().read()?.into_vec())).transpose()
     }
 
     /// The protection with the credentials from [`ProtectArgs::read`].

@@ -203,7 +203,9 @@ impl KeyProcessArgs {
         registers.begin()?;
         let writable = keeping.key_side.disk().writable();
         let access = args.access(access.unwrap_or(if writable { Access::ReadWrite } else { Access::ReadOnly }));
-        let opened = args.open_lent(&keeping.key_side, access, protect, &|| keeping.alone()).map_err(or_cancelled)?;
+        let opened = args
+            .open_lent(&keeping.key_side, access, protect, &|terminal| keeping.alone(terminal))
+            .map_err(or_cancelled)?;
         if let Opened::Files(folder) = opened {
             return keeping.keep_folder(folder.tree, access);
         }
@@ -246,18 +248,19 @@ impl KeyProcessArgs {
 }
 
 impl InKeyProcess {
-    /// Enters the sandbox, once all secrets are there.
+    /// Enters the sandbox, once all secrets are there. The `terminal` stays open: a wrong password is asked for there again.
     ///
     /// # Errors
     /// Those of [`cage::enter`].
-    pub fn alone(&self) -> io::Result<()> {
+    pub fn alone(&self, terminal: Option<BorrowedFd<'_>>) -> io::Result<()> {
         // Reads the free memory now, because the sandbox prevents it later.
         memory::available();
         // The current folder would keep its file system from being unmounted.
         chdir("/")?;
         let [socket, memory] = self.key_side.descriptors();
         // Trials of a password report their progress through that descriptor.
-        let keep: Vec<_> = [socket, memory, self.null.as_fd()].into_iter().chain(progress::told()).collect();
+        let keep: Vec<_> =
+            [socket, memory, self.null.as_fd()].into_iter().chain(progress::told()).chain(terminal).collect();
         let walls = cage::enter(&keep)?;
         self.missing.borrow_mut().extend(walls.iter().map(ToString::to_string));
         Ok(())

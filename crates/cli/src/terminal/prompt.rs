@@ -47,6 +47,11 @@ pub fn asker() -> Option<Asker> {
 }
 
 impl Asker {
+    /// The terminal, if it is one: the person there can be asked again.
+    pub fn into_terminal(self) -> Option<File> {
+        if let Self::Terminal(terminal) = self { Some(terminal) } else { None }
+    }
+
     /// Asks for a password without echo.
     ///
     /// # Errors
@@ -101,7 +106,7 @@ pub fn terminal() -> Option<File> {
 ///
 /// # Errors
 /// `Cancelled` after Ctrl-C, with the terminal's settings restored; `Io`.
-fn password(terminal: &File, question: &str) -> Result<Secret> {
+pub fn password(terminal: &File, question: &str) -> Result<Secret> {
     cancel::install()?;
     let hidden = Hidden::new(terminal)?;
     let line = ask(terminal, question);
@@ -111,7 +116,12 @@ fn password(terminal: &File, question: &str) -> Result<Secret> {
     line
 }
 
-/// Asks a question whose answer must be `yes`.
+/// Tells the person at the terminal something between two questions.
+pub fn tell(mut terminal: &File, line: &str) {
+    let _ = terminal.write_all(format!("{}\n", words::printable(line)).as_bytes());
+}
+
+/// Asks a question to which `y` and `yes` are the only answers that say yes.
 ///
 /// # Errors
 /// `Cancelled`, `Io`.
@@ -119,8 +129,8 @@ fn yes(terminal: &File, question: &str) -> Result<bool> {
     cancel::install()?;
     // Discards what was typed before the question.
     tcflush(terminal, QueueSelector::IFlush).map_err(io::Error::from)?;
-    let answer = ask(terminal, question)?;
-    Ok(answer.trim_ascii().eq_ignore_ascii_case(b"yes"))
+    let answer = ask(terminal, &format!("{question} [y/N] "))?;
+    Ok([&b"y"[..], b"yes"].iter().any(|yes| answer.trim_ascii().eq_ignore_ascii_case(yes)))
 }
 
 /// Asks a question whose answer is not secret. `in_script` is the option that answers it in a script.
@@ -137,7 +147,7 @@ pub fn line(question: &str, in_script: &str) -> Result<String> {
     Ok(String::from_utf8_lossy(&ask(&terminal, question)?).into_owned())
 }
 
-/// Continues only if the user says yes. `refused` makes the error from the reason; `in_script` is the option that says yes.
+/// Continues only if the user says yes to `question`, which ends with its question mark. `refused` makes the error from the reason; `in_script` is the option that says yes.
 ///
 /// # Errors
 /// That of `refused`; `Cancelled`, `Io`.

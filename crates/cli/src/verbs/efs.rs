@@ -24,7 +24,7 @@ use claviger_serve::mount::{self, Choice, MountRequest, MountedVolume, Until};
 use claviger_serve::sessions::Runtime;
 use serde::Serialize;
 
-use crate::opening::credentials::Source;
+use crate::opening::credentials::{Source, tries};
 use crate::opening::files::{self, Inside, InsideArgs, tree_error};
 use crate::opening::full_disk;
 use crate::opening::{OpenArgs, ProtectArgs};
@@ -33,6 +33,7 @@ use crate::terminal::exit::{self, Silent};
 use crate::terminal::file_name::FileName;
 use crate::terminal::output::{self, Report};
 use crate::terminal::progress::Progress;
+use crate::terminal::prompt::Asker;
 use crate::terminal::{cancel, prompt, size};
 use crate::verbs::tree::DEEPEST;
 
@@ -284,7 +285,8 @@ fn recipients(paths: &[PathBuf]) -> Result<Vec<Recipient>> {
     let mut all: Vec<Recipient> = Vec::new();
     for path in paths {
         let mut ask = || Source::password("", &format!("Password of {}: ", path.display()), None, None).secret();
-        let certificates = private_keys::read_file(path, &mut ask)?.certificates;
+        let terminal = prompt::asker().and_then(Asker::into_terminal);
+        let certificates = tries(terminal.as_ref(), |_| private_keys::read_file(path, &mut ask))?.certificates;
         if certificates.is_empty() {
             return Err(Error::misuse("it contains no certificate").at(path));
         }
@@ -472,8 +474,7 @@ impl DiskArgs {
 
 fn consent(path: &Path, files: usize) -> Result<()> {
     let question = format!(
-        "{} of {} will be decrypted permanently: anybody with the disk can read them. Decrypt? \
-         (yes/no) ",
+        "{} of {} will be decrypted permanently: anybody with the disk can read them. Decrypt?",
         size::count(files as u64, "file"),
         output::printable(&path.to_string_lossy())
     );

@@ -12,15 +12,16 @@ use claviger_engine::formats::{
 };
 use claviger_engine::store::Access;
 use claviger_engine::tpm2::{Envelope, Pcrs, Policy, Signed};
-use claviger_engine::{Credential, Error, ErrorKind, Secret, Unlock};
+use claviger_engine::{Credential, Error, ErrorKind, Secret, Spec, Unlock};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::opening::OpenArgs;
 use crate::opening::binding::{self, BindArgs, SECURE_BOOT};
 use crate::opening::cost::CostArgs;
-use crate::opening::credentials::{NewCredentialArgs, one_on_stdin};
+use crate::opening::credentials::{NewCredentialArgs, ReadCredentials, one_on_stdin};
 use crate::opening::editing::{Editing, HeaderArgs, Written};
+use crate::opening::strength::StrengthMeter;
 use crate::opening::{cost, new_file, tokens};
 use crate::process::guard;
 use crate::terminal::date::date;
@@ -418,7 +419,8 @@ fn add(args: &AddArgs) -> anyhow::Result<()> {
         guard::no_dumps();
         cancel::install()?;
         let named = args.open.header_args().find(Access::ReadWrite)?;
-        let credentials = args.new.read(&[])?;
+        let judged = Spec { hash: args.new_hash.as_deref(), cost, ..Spec::default() };
+        let credentials = args.new.read(&[], &StrengthMeter::of(named.format, &judged))?;
         let new = new_keyslot(args, &credentials, cost, None);
         let with = Unlock { cancel: Some(cancel::flag()), ..Unlock::with(&[]) };
         let prepared = named.editor.add(&*named.store, &with, &new, args.at).map_err(|e| e.at(&args.open.path))?;
@@ -434,7 +436,10 @@ fn add(args: &AddArgs) -> anyhow::Result<()> {
     let credentials = match &fresh {
         Some(fresh) => vec![fresh.credential()],
         // A new keyfile replaces the passphrase; it is not combined with the current credentials.
-        None => args.new.read(&[])?,
+        None => {
+            let judged = editing.judged(args.new_hash.as_deref(), None, cost);
+            args.new.read(&[], &StrengthMeter::of(editing.format, &judged))?
+        }
     };
     let new = new_keyslot(args, &credentials, cost, token);
     let prepared = editing.editor.add(&*editing.store, &editing.narrow(), &new, args.at).map_err(at)?;
@@ -642,10 +647,13 @@ fn kill(args: &KillArgs) -> anyhow::Result<()> {
     cancel::install()?;
     let named = args.open.header_args().find(Access::ReadWrite)?;
     let at = |e: Error| e.at(&args.open.path);
-    let credentials = if args.unproven { Vec::new() } else { args.open.read_credentials()? };
-    let with = Unlock { cancel: Some(cancel::flag()), ..args.open.unlock_with(&credentials) };
-    let with = (!args.unproven).then_some(&with);
-    let prepared = named.editor.remove(&*named.store, Removal::Number(args.number, with), args.last).map_err(at)?;
+    let mut credentials = if args.unproven { ReadCredentials::default() } else { args.open.read_credentials()? };
+    let prepared = credentials.open(|credentials| {
+        let with = Unlock { cancel: Some(cancel::flag()), ..args.open.unlock_with(credentials) };
+        let with = (!args.unproven).then_some(&with);
+        named.editor.remove(&*named.store, Removal::Number(args.number, with), args.last)
+    });
+    let prepared = prepared.map_err(at)?;
     consent(args.yes, &named.path(), prepared.keyslot)?;
     named.carry_out(prepared, args.json)
 }
@@ -655,9 +663,8 @@ fn consent(yes: bool, path: &str, keyslot: Option<u32>) -> claviger_engine::Resu
         return Ok(());
     }
     let number = keyslot.map(|n| n.to_string()).unwrap_or_default();
-    let question = format!(
-        "Keyslot {number} of {path} will be overwritten, and its passphrase will no longer work. Remove it? (yes/no) "
-    );
+    let question =
+        format!("Keyslot {number} of {path} will be overwritten, and its passphrase will no longer work. Remove it?");
     prompt::consent(&question, "--yes", |why| Error::misuse(format!("the keyslot was not removed{why}")))
 }
 

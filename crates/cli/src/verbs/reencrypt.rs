@@ -5,6 +5,7 @@ mod conversion;
 use std::ffi::OsString;
 use std::fs;
 use std::io::{self, Write};
+use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::Arc;
@@ -205,9 +206,9 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
 }
 
 /// Enters the sandbox in a key process, once all secrets are there.
-fn alone(in_key_process: Option<&InKeyProcess>) -> anyhow::Result<()> {
+fn alone(in_key_process: Option<&InKeyProcess>, terminal: Option<BorrowedFd<'_>>) -> anyhow::Result<()> {
     let Some(keeping) = in_key_process else { return Ok(()) };
-    keeping.alone().context("the key process")?;
+    keeping.alone(terminal).context("the key process")?;
     keeping.without().iter().for_each(|missing| warn(missing));
     Ok(())
 }
@@ -316,9 +317,9 @@ impl Args {
         }
         let path = output::printable(&self.path.to_string_lossy());
         let question = match () {
-            () if self.encrypt => format!("{path}: its contents will be encrypted in place. Continue? (yes/no) "),
-            () if self.decrypt => format!("{path}: its data will be decrypted in place. Continue? (yes/no) "),
-            () => format!("{path}: all of it will be rewritten with a new key. Continue? (yes/no) "),
+            () if self.encrypt => format!("{path}: its contents will be encrypted in place. Continue?"),
+            () if self.decrypt => format!("{path}: its data will be decrypted in place. Continue?"),
+            () => format!("{path}: all of it will be rewritten with a new key. Continue?"),
         };
         prompt::consent(&question, "--yes", |why| Error::misuse(format!("nothing was changed{why}")).at(&self.path))
     }

@@ -173,16 +173,15 @@ impl Args {
             let question = match (self.size < resizing.before, resizing.len < file.len()) {
                 (true, _) => format!(
                     "The last {lost} of {path} will be cut off and lost.{also_lost} Did you already shrink its file \
-                     system? (yes/no) "
+                     system?"
                 ),
                 (false, true) => format!(
-                    "{path} has {lost} after the volume's end, which will be cut off and lost.{also_lost} Continue? \
-                     (yes/no) "
+                    "{path} has {lost} after the volume's end, which will be cut off and lost.{also_lost} Continue?"
                 ),
                 // The volume grows into bytes that the file already has.
                 (false, false) => format!(
                     "{path} has {lost} after the volume, which will be overwritten and become part of it. {} \
-                     Anything stored there is lost, but no file in the volume.{also_lost} Continue? (yes/no) ",
+                     Anything stored there is lost, but no file in the volume.{also_lost} Continue?",
                     left_behind(file, resizing.end).map_err(at)?
                 ),
             };

@@ -65,6 +65,7 @@ mod program {
     pub mod guide;
     pub mod json;
     pub mod names;
+    pub mod passwords;
     pub mod patience;
     pub mod progress;
     pub mod terminal;

@@ -202,8 +202,14 @@ fn narrowed() -> Result<Rules, seccompiler::BackendError> {
                 .map(fcntl)
                 .collect::<Result<_, _>>()?,
         ),
-        // The width of the terminal, for progress output. No typing into it.
-        (libc::SYS_ioctl, vec![ioctl(libc::TCGETS)?, ioctl(libc::TIOCGWINSZ)?]),
+        // The width of the terminal, for progress output, and its echo, for another try of a password. No typing into it.
+        (
+            libc::SYS_ioctl,
+            [libc::TCGETS, libc::TCGETS2, libc::TCSETSF, libc::TCSETSF2, libc::TIOCGWINSZ]
+                .into_iter()
+                .map(ioctl)
+                .collect::<Result<_, _>>()?,
+        ),
         // The process may end itself.
         (libc::SYS_tgkill, vec![one(when(0, Dword, Eq, std::process::id().into())?)?]),
     ]))

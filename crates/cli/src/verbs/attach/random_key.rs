@@ -73,7 +73,7 @@ impl RandomKeyArgs {
         }
         if !self.yes {
             let path = output::printable(&open.path.to_string_lossy());
-            let question = format!("{path}: {named}.\nAll of it will be lost. Use it? (yes/no) ");
+            let question = format!("{path}: {named}.\nAll of it will be lost. Use it?");
             let refused = |why: &str| at(Error::misuse(format!("nothing was changed{why}; {named}")));
             prompt::consent(&question, "--force --yes", refused)?;
         }

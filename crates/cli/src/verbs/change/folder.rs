@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use crate::opening::OpenArgs;
 use crate::opening::credentials::NewCredentialArgs;
+use crate::opening::strength::StrengthMeter;
 use crate::process::guard;
 use crate::terminal::file_name::FileName;
 use crate::terminal::output::{self, Report};
@@ -39,8 +40,19 @@ pub fn run(open: &OpenArgs, new: &NewCredentialArgs, json: bool) -> anyhow::Resu
             .at(&open.path)
             .into());
     };
-    let current = open.read_credentials()?;
-    let fresh = new.read(&current)?;
+    let mut current = open.read_credentials()?;
+    // Before anybody thinks of a new password.
+    current.open(|current| {
+        let old = passphrase(current)?;
+        match ecryptfs::read_wrapped(&file).and_then(|wrapped| ecryptfs::unwrap_passphrase(&wrapped, old)) {
+            Err(e) if matches!(e.kind, ErrorKind::WrongCredential(_)) && !(own && is_of(&beside.signatures, old)?) => {
+                Err(e.at(&file))
+            }
+            // The rewrapping reports any other error.
+            _ => Ok(()),
+        }
+    })?;
+    let fresh = new.read(&current, &StrengthMeter::of_folder(&ecryptfs::ECRYPTFS))?;
     let (old, new) = (passphrase(&current)?, passphrase(&fresh)?);
     match ecryptfs::rewrap_passphrase(&file, old, new) {
         // The passphrase itself is accepted, if the folder's signatures confirm it. Only in the folder's own file: another file

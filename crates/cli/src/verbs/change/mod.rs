@@ -13,6 +13,7 @@ use serde::Serialize;
 use crate::opening::OpenArgs;
 use crate::opening::cost::CostArgs;
 use crate::opening::credentials::{NewCredentialArgs, one_on_stdin};
+use crate::opening::strength::StrengthMeter;
 use crate::terminal::file_name::FileName;
 use crate::terminal::output::{self, Report};
 use crate::terminal::{advice, cancel};
@@ -89,7 +90,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let cost = args.cost.cost()?;
     let editing = args.open.edit(Access::ReadWrite)?;
     let at = |e: Error| e.at(editing.path());
-    let credentials = args.new.read(&editing.credentials)?;
+    let judged = editing.judged(args.new_hash.as_deref(), args.new_pim, cost);
+    let credentials = args.new.read(&editing.credentials, &StrengthMeter::of(editing.format, &judged))?;
     let new = NewCredential {
         credentials: &credentials,
         hash: args.new_hash.as_deref(),

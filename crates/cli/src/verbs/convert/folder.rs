@@ -19,6 +19,7 @@ use serde::Serialize;
 
 use super::args::Args;
 use crate::opening::new_file;
+use crate::opening::strength::StrengthMeter;
 use crate::process::guard;
 use crate::terminal::file_name::FileName;
 use crate::terminal::left_out::LeftOut;
@@ -115,8 +116,7 @@ fn source(args: &Args) -> anyhow::Result<SourceTree> {
         return Ok((None, Arc::new(folder)));
     }
     let found = args.open.find_folder(Access::ReadOnly, None)?;
-    let credentials = found.credentials()?;
-    let opened = found.unlock(&credentials)?;
+    let opened = found.unlock(&mut found.credentials()?)?;
     Ok((Some(opened.format.name()), Arc::new(opened.tree)))
 }
 
@@ -129,13 +129,15 @@ fn target(args: &Args, part: &Path) -> anyhow::Result<SourceTree> {
     }
     let format = file_formats::named(args.new_format.as_deref().unwrap_or(DEFAULT_FORMAT))?;
     let locked = Opening::path(part).access(Access::ReadWrite).format(format.name()).find()?;
-    let source = args.new.source();
+    let meter = StrengthMeter::of_folder(format);
+    let source = args.new.source().judged(&meter);
     // In an empty folder, nothing can prove that a password is right.
     let empty = fs::read_dir(part).map_err(|e| Error::from(e).at(part))?.next().is_none();
-    let credentials = if empty { source.read_new()? } else { source.read()? };
+    let mut credentials = if empty { source.read_new()?.into() } else { source.read()? };
     let key_bytes = args.new_key_size.map(|bits| bits.div_ceil(8) as usize);
     let folder = FolderOptions { cipher: args.new_cipher.as_deref(), key_bytes, ..FolderOptions::default() };
-    let opened = locked.unlock(&Unlock { folder, ..Unlock::with(&credentials) })?.files()?;
+    let opened =
+        credentials.open(|credentials| locked.unlock(&Unlock { folder, ..Unlock::with(credentials) })?.files())?;
     Ok((Some(format.name()), Arc::new(opened.tree)))
 }
 

@@ -27,8 +27,9 @@ use claviger_serve::inherited;
 use claviger_serve::key_process::Terms;
 use serde::{Deserialize, Serialize};
 
-use crate::opening::credentials::one_on_stdin;
+use crate::opening::credentials::{ReadCredentials, one_on_stdin};
 use crate::opening::plaintext::with_threads;
+use crate::opening::strength::StrengthMeter;
 use crate::process::guard;
 use crate::process::key_process::{self, RegisterArgs, Started, Which};
 use crate::terminal::file_name::FileName;
@@ -141,10 +142,10 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
         Some(state) => state.done,
         None => None,
     };
-    let credentials = match (&kind, done) {
-        (None, _) => Vec::new(),
-        _ if key_processes.destination.is_some() => Vec::new(),
-        (Some(_), None) => args.new.source().read_new()?,
+    let mut credentials = match (&kind, done) {
+        (None, _) => ReadCredentials::default(),
+        _ if key_processes.destination.is_some() => ReadCredentials::default(),
+        (Some(kind), None) => args.new.source().judged(&StrengthMeter::of(kind.format, &kind.spec)).read_new()?.into(),
         (Some(_), Some(_)) => args.new.source().read()?,
     };
     cancel::check()?;
@@ -177,7 +178,10 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
                 return Err(e);
             }
         },
-        None => plaintext(&target, kind.as_ref(), &credentials, new_size).map_err(at)?,
+        None => {
+            let opened = credentials.open(|credentials| plaintext(&target, kind.as_ref(), credentials, new_size));
+            opened.map_err(at)?
+        }
     };
     drop(credentials);
 
@@ -262,14 +266,16 @@ impl Args {
         let keeping = self.key_process.accept()?;
         let kind = self.kind()?.ok_or_else(|| Error::misuse("plaintext has no keys"))?;
         let make = matches!(keeping.key_side.told()?, DestinationTask::Make);
-        let credentials = if make { self.new.source().read_new()? } else { self.new.source().read()? };
-        keeping.alone().context("the key process")?;
+        let meter = StrengthMeter::of(kind.format, &kind.spec);
+        let source = self.new.source().judged(&meter);
+        let mut credentials = if make { source.read_new()?.into() } else { source.read()? };
+        keeping.alone(credentials.terminal()).context("the key process")?;
         let disk = keeping.key_side.disk();
-        let opened = || {
+        let opened = |credentials: &[Credential]| {
             if make {
-                kind.format.create(&*disk, &kind.spec, &credentials)?;
+                kind.format.create(&*disk, &kind.spec, credentials)?;
             }
-            let with = kind.format.takes().reopening(&kind.spec, &credentials);
+            let with = kind.format.takes().reopening(&kind.spec, credentials);
             let unlocked = kind.format.open(&disk)?.unlock(&with)?;
             let keys = Keys::of(&unlocked.layout, true);
             Ok((
@@ -280,7 +286,8 @@ impl Args {
                 },
             ))
         };
-        let opened = opened().map_err(|e: Error| key_process::or_cancelled(e.at(&self.destination).into()));
+        let opened =
+            credentials.open(opened).map_err(|e: Error| key_process::or_cancelled(e.at(&self.destination).into()));
         let (keys, kept) = opened?;
         drop(credentials);
         // If both sides have a key process, only the source's reports missing protections.

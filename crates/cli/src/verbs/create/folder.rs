@@ -14,6 +14,7 @@ use serde::Serialize;
 
 use super::args::Args;
 use crate::opening::new_file;
+use crate::opening::strength::StrengthMeter;
 use crate::process::guard;
 use crate::terminal::file_name::FileName;
 use crate::terminal::output::{self, Report};
@@ -43,7 +44,7 @@ pub fn run(args: &Args, format: &'static dyn FileFormat, path: &Path) -> anyhow:
     empty_or_none(path)?;
     let (cipher, key_bytes) = (args.cipher.as_deref(), args.key_size.map(|bits| bits.div_ceil(8) as usize));
     let options = FolderOptions { cipher, key_bytes, ..FolderOptions::default() };
-    let credentials = args.credentials.read_new(|_| true)?;
+    let credentials = args.credentials.read_new(|_| true, &StrengthMeter::of_folder(format))?;
     let [Credential::Passphrase(password)] = &credentials[..] else {
         return Err(Error::misuse("an eCryptfs folder takes a password and nothing else").into());
     };

@@ -17,6 +17,7 @@ use super::choose::choose;
 use super::filesystem::{FileSystem, Wish};
 use super::report::tell_filling;
 use crate::opening::UnlockArgs;
+use crate::opening::strength::StrengthMeter;
 use crate::process::guard;
 use crate::terminal::file_name::FileName;
 use crate::terminal::output::{self, Report};
@@ -58,12 +59,12 @@ pub fn run(args: &Args, path: &Path) -> anyhow::Result<()> {
     // The outer volume and its room.
     let how = UnlockArgs::new(args.format.clone(), args.cipher.clone(), args.hash.clone(), args.pim);
     let HeaderFound { store, header, .. } = how.opening(path)?.access(Access::ReadWrite).find_header()?;
-    let outer_credentials = args.credentials.read()?;
-    let bar = Progress::trials("Opening");
-    let show = |done, all| bar.at(done, all);
-    let with = Unlock { cancel: Some(cancel), progress: Some(&show), ..how.unlock(&outer_credentials) };
-    let unlocked = header.unlock(&with);
-    drop(bar);
+    let mut outer_credentials = args.credentials.read()?;
+    let unlocked = outer_credentials.open(|credentials| {
+        let bar = Progress::trials("Opening");
+        let show = |done, all| bar.at(done, all);
+        header.unlock(&Unlock { cancel: Some(cancel), progress: Some(&show), ..how.unlock(credentials) })
+    });
     let unlocked = unlocked.map_err(at)?;
     advice::warn(&unlocked.warnings);
     let Facts { format, cipher, hash, .. } = unlocked.facts;
@@ -92,7 +93,8 @@ pub fn run(args: &Args, path: &Path) -> anyhow::Result<()> {
         cancel: Some(cancel),
         ..Spec::default()
     };
-    let credentials = inner.credentials.source().read_new()?;
+    let meter = StrengthMeter::of(format, &spec);
+    let credentials = inner.credentials.source().judged(&meter).read_new()?;
     cancel::check()?;
     let begin = Instant::now();
     let bar = Progress::bytes(if args.quick { "Creating" } else { "Filling" });
@@ -137,10 +139,8 @@ fn consent(args: &Args, path: &Path, room: &HiddenRoom) -> claviger_engine::Resu
     }
     let HiddenRoom { largest, filesystem, .. } = room;
     let room = format!("after the files of its {filesystem} file system there is room for {}", size::exact(*largest));
-    let question = format!(
-        "{}: {room}.\nAny existing hidden volume there will be lost. Create a new one? (yes/no) ",
-        path.display()
-    );
+    let question =
+        format!("{}: {room}.\nAny existing hidden volume there will be lost. Create a new one?", path.display());
     let refused = |why: &str| Error::misuse(format!("no hidden volume was created{why}; {room}")).at(path);
     prompt::consent(&question, "--force --yes", refused)
 }

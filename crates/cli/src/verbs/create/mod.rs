@@ -26,6 +26,7 @@ use program::Program;
 use report::Created;
 use target::{NewHeader, NewVolume};
 
+use crate::opening::strength::StrengthMeter;
 use crate::opening::{new_file, remote};
 use crate::process::guard;
 use crate::terminal::file_name::FileName;
@@ -146,8 +147,11 @@ fn make(args: &Args, path: &Path, plan: Plan<'_>) -> anyhow::Result<()> {
     let place = NewVolume::find(path, args.size, args.overwrite, min_len)?;
     creator.reserved(place.len(), &spec).map_err(at)?;
     let credentials = match &args.fresh_keyfile {
-        None => args.credentials.read_new(|keyfiles| creator.asks_passphrase(keyfiles))?,
-        Some(path) => fresh_keyfile(args, creator, path)?,
+        None => {
+            let meter = StrengthMeter::of(format, &spec);
+            args.credentials.read_new(|keyfiles| creator.asks_passphrase(keyfiles), &meter)?
+        }
+        Some(path) => fresh_keyfile(args, creator, &StrengthMeter::of(format, &spec), path)?,
     };
     cancel::check()?;
     let target = place.make()?;
@@ -248,14 +252,19 @@ fn options_for(creator: &dyn Creator, facts: &Facts, spec: &Spec<'_>) -> Vec<Str
 }
 
 /// Creates a key file and returns its credentials.
-fn fresh_keyfile(args: &Args, creator: &dyn Creator, path: &Path) -> anyhow::Result<Vec<Credential>> {
+fn fresh_keyfile(
+    args: &Args,
+    creator: &dyn Creator,
+    meter: &StrengthMeter<'_>,
+    path: &Path,
+) -> anyhow::Result<Vec<Credential>> {
     new_file::must_be_new(path)?;
     let text = creator.fresh_keyfile()?;
     if args.unencrypted_keyfile {
         new_file::write(path, &text)?;
         return Ok(vec![Credential::Keyfile(text)]);
     }
-    let mut credentials = args.credentials.read_new(|_| true)?;
+    let mut credentials = args.credentials.read_new(|_| true, meter)?;
     let [Credential::Passphrase(passphrase)] = &credentials[..] else {
         return Err(Error::misuse("gpg needs a password to encrypt the key file").into());
     };

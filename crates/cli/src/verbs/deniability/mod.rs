@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use claviger_engine::opening::OpenVolume;
 use claviger_engine::store::{Access, FileStore};
-use claviger_engine::{Opened, Store, Unlock};
+use claviger_engine::{Credential, Opened, Store, Unlock};
 use serde::Serialize;
 
 use crate::opening::OpenArgs;
@@ -83,18 +83,19 @@ fn copies_and_password(
     let mut free = None;
     if args.open || open.credentials.given() {
         prompt::about(&open.path);
-        let credentials = open.read_credentials()?;
-        let opened = |path: &Path| -> claviger_engine::Result<OpenVolume> {
+        let mut credentials = open.read_credentials()?;
+        let opened = |path: &Path, credentials: &[Credential]| -> claviger_engine::Result<OpenVolume> {
             let bar = Progress::trials("Opening");
             let show = |done, all| bar.at(done, all);
             let trying = |format| bar.trying(format);
             let (progress, trying) = (Some(&show as _), Some(&trying as _));
-            let with = Unlock { cancel: Some(cancel::flag()), progress, trying, ..open.unlock_with(&credentials) };
+            let with = Unlock { cancel: Some(cancel::flag()), progress, trying, ..open.unlock_with(credentials) };
             open.how.opening(path)?.find()?.unlock(&with).and_then(Opened::bytes).map_err(|e| e.at(path))
         };
-        let OpenVolume { volume, facts, .. } = opened(&open.path)?;
+        let OpenVolume { volume, facts, .. } = credentials.open(|credentials| opened(&open.path, credentials))?;
         let volume = Arc::new(volume);
-        let before = args.earlier.as_deref().map(opened).transpose()?.map(|before| before.volume);
+        let before = args.earlier.as_deref().map(|path| opened(path, &credentials));
+        let before = before.transpose()?.map(|before| before.volume);
         findings.extend(outer::findings(&open.path, &volume, &facts).map_err(at)?);
         free = outer::Free::of(volume, &facts, before.as_ref()).map_err(at)?;
     }

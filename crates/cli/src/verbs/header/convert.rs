@@ -53,7 +53,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let named = args.header.find(Access::ReadWrite)?;
     let prepared = named.editor.convert(&*named.store, &args.to, args.detached).map_err(at)?;
     if !args.yes {
-        let question = format!("{} Convert it to {}? (yes/no) ", named.announcement(&prepared), prepared.format);
+        let question = format!("{} Convert it to {}?", named.announcement(&prepared), prepared.format);
         prompt::consent(&question, "--yes", |why| at(Error::misuse(format!("nothing was changed{why}"))))?;
     }
     if let Some(file) = &args.backup {

@@ -52,7 +52,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let prepared = args.prepared(&named).map_err(|e| e.at(&args.header.path))?;
     let wanted = !prepared.edit.steps.is_empty() && !args.yes;
     if wanted {
-        let question = format!("{} Repair it? (yes/no) ", named.announcement(&prepared));
+        let question = format!("{} Repair it?", named.announcement(&prepared));
         prompt::consent(&question, "--yes", |why| {
             Error::misuse(format!("nothing was repaired{why}")).at(&args.header.path)
         })?;
@@ -75,14 +75,14 @@ impl Args {
             self.credentials.read_for(|keyfiles| named.header.asks_passphrase(keyfiles))
         };
         if self.credentials.given() && !named.editor.sealed() {
-            return repaired(&read()?);
+            return read()?.open(repaired);
         }
         let proof = |e: &Error| named.editor.sealed() || e.advice.as_deref() == Some(&Advice::GiveCredential);
         match repaired(&[]) {
             Err(e) if matches!(e.kind, ErrorKind::Misuse(_)) && proof(&e) => match read() {
                 // The reason why a credential is needed says more than that nobody can be asked.
                 Err(nobody) if matches!(nobody.kind, ErrorKind::Misuse(_)) && !self.credentials.given() => Err(e),
-                read => repaired(&read?),
+                read => read?.open(repaired),
             },
             prepared => prepared,
         }

@@ -13,6 +13,7 @@ use claviger_engine::{Credential, Error, ErrorKind, FORMATS, Format, Store, Unlo
 use serde::Serialize;
 
 use crate::opening::OpenArgs;
+use crate::opening::credentials::ReadCredentials;
 use crate::opening::editing::{self, editor_of};
 use crate::opening::remote;
 use crate::process::guard;
@@ -70,19 +71,24 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     // A public backup can be compared with the volume's intact header. Without that, only data that decrypt prove that the
     // backup belongs here.
     let unneeded = public && !args.open.credentials.given() && (args.force || is_public(&store));
-    let credentials = match unneeded {
-        true => Vec::new(),
+    let mut credentials = match unneeded {
+        true => ReadCredentials::default(),
         false => match args.open.credentials.read_for(asks(file.as_ref())) {
             // Nobody can be asked: then nothing proves it, and the error says so.
-            Err(e) if public && !args.open.credentials.given() && matches!(e.kind, ErrorKind::Misuse(_)) => Vec::new(),
+            Err(e) if public && !args.open.credentials.given() && matches!(e.kind, ErrorKind::Misuse(_)) => {
+                ReadCredentials::default()
+            }
             read => read?,
         },
     };
-    let bar = Progress::trials("Opening");
-    let show = |done, all| bar.at(done, all);
-    let with = Unlock { cancel: Some(cancel), progress: Some(&show), ..args.open.how.unlock(&credentials) };
-    let prepared = prepare(&*store, from, &with, args);
-    bar.clear();
+    let prepared = credentials.open(|credentials| {
+        let bar = Progress::trials("Opening");
+        let show = |done, all| bar.at(done, all);
+        let with = Unlock { cancel: Some(cancel), progress: Some(&show), ..args.open.how.unlock(credentials) };
+        prepare(&*store, from, &with, args)
+    });
+    let credentials = credentials.into_vec();
+    let with = Unlock { cancel: Some(cancel), ..args.open.how.unlock(&credentials) };
     let (format, prepared) = prepared.map_err(|e| match (&e.kind, &args.from) {
         (ErrorKind::NotThisFormat(_) | ErrorKind::WrongCredential(_), Some(from)) => e.at(from),
         _ => at(e),
@@ -164,7 +170,7 @@ fn consent(args: &Args, path: &Path, prepared: &Prepared, public: bool, table: b
     };
     let question = format!(
         "{lost}The {whose} of {} will be replaced by the one in {from}. The volume will then open with \
-         {opens_with}. Replace it? (yes/no) ",
+         {opens_with}. Replace it?",
         output::printable(&path.to_string_lossy())
     );
     prompt::consent(&question, "--yes", |why| Error::misuse(format!("the header was not replaced{why}")).at(path))

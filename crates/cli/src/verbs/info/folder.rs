@@ -61,9 +61,7 @@ pub fn run(open: &OpenArgs, inside: Option<&OsStr>, json: bool) -> anyhow::Resul
     }
     let found = open.find_folder(Access::ReadOnly, inside)?;
     let path = found.path.clone();
-    let credentials = found.credentials()?;
-    let OpenFolder { tree, lower, format, beside, .. } = found.unlock(&credentials)?;
-    drop(credentials);
+    let OpenFolder { tree, lower, format, beside, .. } = found.unlock(&mut found.credentials()?)?;
     let survey = survey::of(format, &*lower, Some(&tree))?;
     let warnings = claviger_engine::trees::Tree::warnings(&tree);
     warnings.iter().for_each(|w| output::warn(w));

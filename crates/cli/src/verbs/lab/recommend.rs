@@ -99,10 +99,19 @@ fn meant<T: Copy>(words: &[Word<T>], word: &str) -> Option<T> {
     words.get(named.or(number)?).map(|(_, value, _)| *value)
 }
 
+/// The word that an initial stands for where the answer is yes or no, as in every other question of this program.
+fn whole(answer: &str) -> &str {
+    match answer {
+        "y" | "Y" => "yes",
+        "n" | "N" => "no",
+        other => other,
+    }
+}
+
 /// The option's value, or the user's choice.
 fn one<T: Copy>(said: Option<T>, question: &str, option: &str, words: &[Word<T>]) -> anyhow::Result<T> {
     let Some(value) = said else {
-        return ask(question, option, words, |answer| meant(words, answer.trim()));
+        return ask(question, option, words, |answer| meant(words, whole(answer.trim())));
     };
     Ok(value)
 }
@@ -142,6 +151,10 @@ mod tests {
 
     #[test]
     fn a_word_or_its_number() {
+        assert_eq!(
+            (meant(ROOT, whole("y")), meant(ROOT, whole("N")), meant(ROOT, "2")),
+            (Some(true), Some(false), Some(false))
+        );
         assert_eq!(meant(EncryptionPurpose::WORDS, "few-files"), Some(EncryptionPurpose::FewFiles));
         assert_eq!(meant(EncryptionPurpose::WORDS, "Laptop"), Some(EncryptionPurpose::Laptop));
         assert_eq!(meant(EncryptionPurpose::WORDS, "4"), Some(EncryptionPurpose::External));

@@ -12,6 +12,8 @@ use claviger_engine::formats::{
 use claviger_engine::{Credential, Error, ErrorKind, Result, Spec, Store};
 
 use super::{Args, DEFAULT_FORMAT, Reencrypted, ReencryptionTarget, alone};
+use crate::opening::credentials::ReadCredentials;
+use crate::opening::strength::StrengthMeter;
 use crate::opening::{patience, takes_no};
 use crate::process::key_process::InKeyProcess;
 use crate::terminal::file_name::FileName;
@@ -44,15 +46,19 @@ pub fn carry_out(
     let asked = Cell::new(opened.new);
     let consent = |ending: &[u32]| args.agree_to(ending, &asked);
     let request = ReencryptionRequest { consent: Some(&consent), ..args.request()? };
-    let (credentials, protectors) = match of.new {
-        true => args.begin_encryption(stores, of, &request, in_key_process).inspect_err(|_| forget())?,
+    let (mut credentials, protectors) = match of.new {
+        true => {
+            let begun = args.begin_encryption(stores, of, &request, in_key_process).inspect_err(|_| forget())?;
+            (begun.0.into(), begun.1)
+        }
         false => {
             let credentials = args.credentials(stores, of)?;
-            alone(in_key_process)?;
+            alone(in_key_process, credentials.terminal())?;
             (credentials, ProtectorReport::default())
         }
     };
-    let conversion = args.conversion(stores, of, &credentials, &request).inspect_err(|_| forget()).map_err(at)?;
+    let conversion = credentials.open(|credentials| args.conversion(stores, of, credentials, &request));
+    let conversion = conversion.inspect_err(|_| forget()).map_err(at)?;
     let (_, size) = conversion.progress();
     let ended_keyslots = conversion.ending().to_vec();
     let (begun, stop) = (Instant::now(), AtomicBool::new(true));
@@ -174,7 +180,7 @@ impl Args {
         &self,
         stores: InPlaceStores<'_>,
         Convertible { format, converter, .. }: Convertible,
-    ) -> Result<Vec<Credential>> {
+    ) -> Result<ReadCredentials> {
         let header = match stores.header {
             Some(header) => format.open_detached(header, stores.data),
             None => format.open(stores.data),
@@ -204,7 +210,9 @@ impl Args {
     ) -> anyhow::Result<(Vec<Credential>, ProtectorReport)> {
         let at = |e: Error| e.at(&self.path);
         let creator = formats::creator_of(format).map_err(at)?;
-        let credentials = self.credentials.read_new(|keyfiles| creator.asks_passphrase(keyfiles))?;
+        let judged = Spec { cost: request.cost, key_bits: request.key_bits, ..Spec::default() };
+        let meter = StrengthMeter::of(format, &judged);
+        let credentials = self.credentials.read_new(|keyfiles| creator.asks_passphrase(keyfiles), &meter)?;
         let volume_key = self.credentials.new_volume_key()?;
         let spec = Spec {
             volume_key: volume_key.as_ref(),
@@ -223,7 +231,7 @@ impl Args {
         if let Some(keeping) = in_key_process {
             protectors.hand_over(keeping.key_side.remover())?;
         }
-        alone(in_key_process)?;
+        alone(in_key_process, None)?;
         let begun = converter.begin_encryption(stores, &spec, &protectors.credentials, request);
         // From here on the volume exists, although nothing is converted yet. After `Io` it may exist.
         let told = match &begun {

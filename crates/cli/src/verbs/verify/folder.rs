@@ -29,9 +29,7 @@ struct Checked {
 pub fn run(open: &OpenArgs, inside: Option<&std::ffi::OsStr>, json: bool) -> anyhow::Result<()> {
     let found = open.find_folder(Access::ReadOnly, inside)?;
     let path = found.path.clone();
-    let credentials = found.credentials()?;
-    let OpenFolder { tree, lower, format, .. } = found.unlock(&credentials)?;
-    drop(credentials);
+    let OpenFolder { tree, lower, format, .. } = found.unlock(&mut found.credentials()?)?;
     let survey = survey::with_contents(format, &*lower, &tree)?;
     let damaged = !survey.problems.is_empty();
     output::print(&Checked { path, format: format.name(), survey, damaged }, json)?;

@@ -247,17 +247,18 @@ fn hidden_headers_are_saved_and_restored_too() {
 #[test]
 fn a_new_password_is_asked_twice_and_a_restoration_is_asked_for() {
     let it = Setting::new();
-    let steps = |second: &str| {
-        json!([{"expect": "Password: "}, {"echo": false}, {"send": format!("{PASSWORD}\n")},
-               {"expect": "New password: "}, {"echo": false}, {"send": format!("{NEW}\n")},
-               {"expect": "Repeat: "}, {"echo": false}, {"send": format!("{second}\n")}])
+    let typed = |question: &str, text: &str| {
+        vec![json!({"expect": question}), json!({"echo": false}), json!({"send": format!("{text}\n")})]
     };
+    let pair = |second: &str| [typed("New password: ", NEW), typed("Repeat: ", second)].concat();
+    let steps = |pairs: &[Vec<Value>]| json!([&[typed("Password: ", PASSWORD)], pairs].concat().concat());
     let before = it.bytes();
     let change = ["change", "--truecrypt", &it.volume];
-    let Some((output, code, _)) = on_terminal(steps("something"), &change) else { return };
+    let differ = [pair("something"), pair("else"), pair("again")];
+    let Some((output, code, _)) = on_terminal(steps(&differ), &change) else { return };
     assert!(code == 1 && output.contains("passwords differ"), "{output}");
     assert!(it.bytes() == before);
-    let (output, code, _) = on_terminal(steps(NEW), &change).expect("as before");
+    let (output, code, _) = on_terminal(steps(&[pair(NEW)]), &change).expect("as before");
     assert_eq!(code, 0, "{output}");
     it.run_as(&it.new, &["info"], &[]).succeeds();
 
@@ -266,7 +267,7 @@ fn a_new_password_is_asked_twice_and_a_restoration_is_asked_for() {
     let wiped = it.bytes();
     for (answer, code) in [("no\n", 1), ("\u{3}", 8), ("yes\n", 0)] {
         assert!(it.bytes() == wiped, "it is as it was");
-        let steps = json!([{"expect": "(yes/no) "}, {"send": answer}]);
+        let steps = json!([{"expect": "[y/N] "}, {"send": answer}]);
         let (output, ended, _) = on_terminal(steps, &restore).expect("as before");
         assert_eq!(ended, code, "{output}");
     }

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 /// What people type at the end of each question; `None` is the same again.
 const ANSWERS: &[(&str, Option<&str>)] = &[
-    ("(yes/no) ", Some("yes\n")),
+    ("[y/N] ", Some("y\n")),
     ("Repeat: ", None),
     ("hidden volume: ", Some("the inner password\n")),
     ("assword: ", Some("open sesame, Claviger!\n")),

@@ -133,7 +133,7 @@ fn on_a_terminal_it_is_asked_about_and_ctrl_c_ends_it_at_once() {
     for (what, hostile) in HOSTILE {
         let volume = hostile(&folder);
         let info = ["info", "--password-file", &folder.password, &volume];
-        let asked = json!({"expect": "Start? (yes/no) "});
+        let asked = json!({"expect": "Start? [y/N] "});
         let Some((output, code, _)) = on_terminal(json!([asked, {"send": "no\n"}]), &info) else { return };
         assert!(code == 1 && output.contains("nothing was tried"), "{what}: {code} {output}");
         let (output, code, _) =

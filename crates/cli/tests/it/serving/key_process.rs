@@ -799,13 +799,13 @@ fn questions_are_asked_one_after_the_other_and_ctrl_c_answers_them() {
     let reencrypt = ["reencrypt", ISOLATED, &path];
     let raw = fs::read(&path).expect("it is there");
     for (answer, code, said) in [("no\n", 1, "nothing was changed"), ("\u{3}", 8, "cancelled")] {
-        let steps = with(&[json!({"expect": "(yes/no) "}), json!({"send": answer})]);
+        let steps = with(&[json!({"expect": "[y/N] "}), json!({"send": answer})]);
         let Some((output, ended, echo)) = on_terminal(steps, &reencrypt) else { return };
         assert_eq!((ended, echo), (code, true), "{output}");
         assert!(output.matches(said).count() == 1 && !output.contains(PASSWORD), "{output}");
         assert!(fs::read(&path).expect("it is there") == raw);
     }
-    let steps = with(&[json!({"expect": "(yes/no) "}), json!({"send": "yes\n"})]);
+    let steps = with(&[json!({"expect": "[y/N] "}), json!({"send": "yes\n"})]);
     let (output, code, _) = on_terminal(steps, &reencrypt).expect("as before");
     assert_eq!(code, 0, "{output}");
     let steps = json!([{"expect": ": "}, {"echo": false}, {"send": "half a pass\u{3}"}]);
