@@ -28,7 +28,7 @@ use crate::terminal::size;
 /// NTFS or ext file system. Without its password, nobody can tell that it exists. Options without `hidden` in their
 /// names, except --size and --quick, then apply to opening the outer volume.
 ///
-/// With --format eCryptfs, a new empty folder is created, whose files are encrypted one by one.
+/// With --format eCryptfs, a new empty encrypted folder is created.
 ///
 /// Sizes are bytes, or a number with K, M, G, T or KiB, MiB … (powers of 1024) or KB, MB … (powers of 1000).
 #[derive(clap::Args)]
