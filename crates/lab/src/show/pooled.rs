@@ -6,7 +6,9 @@
 use serde::Serialize;
 
 use crate::model::figures::Run;
+use crate::model::machine::Machine;
 use crate::model::statistics::{Loss, LossVerdict, median};
+use crate::model::words::counted;
 use crate::show::changes::CellName;
 use crate::show::summary::{Cell, Summary};
 
@@ -77,8 +79,10 @@ impl PooledRuns {
         }
         let all = figures.len();
         figures.retain(|figure| figure.losses.iter().flatten().count() > 1);
-        let machine =
-            |run: &Run| format!("{}, {} processors, {}", run.machine.cpu_model, run.machine.cpus, run.machine.kernel);
+        let machine = |run: &Run| {
+            let Machine { cpu_model, cpus, kernel, .. } = &run.machine;
+            format!("{cpu_model}, {}, {kernel}", counted(*cpus, "processor"))
+        };
         Self { machines: runs.iter().map(machine).collect(), only_once: all - figures.len(), figures }
     }
 

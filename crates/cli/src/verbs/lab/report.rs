@@ -160,6 +160,10 @@ impl Args {
             return Err(Error::misuse(format!("{option} is about one run or two")).into());
         }
         let pooled = PooledRuns::of(runs);
+        if pooled.figures.is_empty() {
+            let what = "no two of these runs have a loss of the same facility in the same workload";
+            return Err(Error::misuse(what).hint("Run the same plan on each machine.").into());
+        }
         self.tell(&match () {
             () if self.json => serde_json::to_string_pretty(&pooled)? + "\n",
             () if self.csv => csv(&pooled.figures),

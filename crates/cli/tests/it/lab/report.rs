@@ -109,6 +109,31 @@ fn a_run_is_shown_in_every_form() {
 }
 
 #[test]
+fn three_runs_are_told_side_by_side() {
+    let [dir, none] = [(); 2].map(|()| tempfile::tempdir().expect("a folder"));
+    let (path, empty) = (stored(dir.path()), none.path().join("run.json"));
+    let path = path.as_str();
+    fs::write(&empty, serde_json::to_string(&Run { passes: Vec::new(), ..run() }).expect("JSON")).expect("the run");
+    let empty = empty.to_str().expect("a path");
+    let text = printed(&[path, path, path]);
+    assert!(text.contains("Machine 3: ") && text.contains("slower on all machines in 2"), "{text}");
+    assert_eq!(text, printed(&[path, path, path, "--together"]));
+    let json: serde_json::Value = serde_json::from_str(&printed(&[path, path, path, "--json"])).expect("JSON");
+    let len = |field: &str| json[field].as_array().map(Vec::len);
+    assert_eq!((len("machines"), len("figures")), (Some(3), Some(2)));
+    assert!(claviger(&[path, path, empty]).status.success());
+    for refused in
+        [&[path, "--together"][..], &[path, path, path, "--html", "-"], &[path, path, "--together", "--least", "1"]]
+    {
+        let output = claviger(refused);
+        assert!(!output.status.success() && output.stdout.is_empty(), "{refused:?}");
+    }
+    let output = claviger(&[path, empty, "--together"]);
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(1) && error.contains("no two of these runs"), "{error}");
+}
+
+#[test]
 fn a_page_takes_the_place_of_nothing() {
     let dir = tempfile::tempdir().expect("a folder");
     let folder = stored(dir.path());
