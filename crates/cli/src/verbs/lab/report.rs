@@ -165,7 +165,7 @@ impl Args {
             return Err(Error::misuse(what).hint("Run the same plan on each machine.").into());
         }
         self.tell(&match () {
-            () if self.json => serde_json::to_string_pretty(&pooled)? + "\n",
+            () if self.json => output::json(&pooled)?,
             () if self.csv => csv(&pooled.figures),
             () => pooled.text(),
         })

@@ -120,7 +120,7 @@ fn three_runs_are_told_side_by_side() {
     assert_eq!(text, printed(&[path, path, path, "--together"]));
     let json: serde_json::Value = serde_json::from_str(&printed(&[path, path, path, "--json"])).expect("JSON");
     let len = |field: &str| json[field].as_array().map(Vec::len);
-    assert_eq!((len("machines"), len("figures")), (Some(3), Some(2)));
+    assert_eq!((len("machines"), len("figures"), &json["json_version"]), (Some(3), Some(2), &1.into()));
     assert!(claviger(&[path, path, empty]).status.success());
     for refused in
         [&[path, "--together"][..], &[path, path, path, "--html", "-"], &[path, path, "--together", "--least", "1"]]
