@@ -5,10 +5,12 @@ use std::time::{Duration, Instant};
 
 use claviger_crypto::hash::{self, Hash};
 use claviger_crypto::pool::Pool;
+use claviger_engine::file_formats::FILE_FORMATS;
 use claviger_engine::formats::Creator;
 use claviger_engine::formats::truecrypt::TRUECRYPT;
+use claviger_engine::password_strength::{GuessWork, RTX_4090};
 use claviger_engine::store::MemoryStore;
-use claviger_engine::{Credential, Error, ErrorKind, Format, Result, Secret, Store, Unlock};
+use claviger_engine::{Credential, Error, ErrorKind, FORMATS, Format, Result, Secret, Spec, Store, Unlock};
 use serde::Serialize;
 
 use crate::model::random::Random;
@@ -56,6 +58,41 @@ pub struct DerivationReport {
     pub trial: DerivationTrial,
     /// A wrong password, as the engine finds out.
     pub refusal: Refusal,
+    /// What a guess costs an attacker in each format.
+    pub guesses: Vec<GuessCost>,
+}
+
+/// What a guess of a password costs somebody with a graphics card, for what a format creates by default. Computed, not measured.
+#[derive(Clone, Debug, Serialize)]
+pub struct GuessCost {
+    /// Name of the format.
+    pub format: &'static str,
+    /// Its key derivation, in words.
+    pub derivation: String,
+    /// Guesses per second with one [`RTX_4090`].
+    pub per_second: f64,
+    /// The bits of a random password that withstands that card for [`STAND`] on average: formats are equally hard to guess with
+    /// passwords of these lengths.
+    pub bits: f64,
+}
+
+/// How long a password is to withstand one card, in seconds: ten years.
+const STAND: f64 = 10.0 * 365.25 * 86_400.0;
+
+/// For each format that creates volumes or folders with a password.
+fn guess_costs() -> Vec<GuessCost> {
+    let volumes = FORMATS.iter().filter(|format| format.creator().is_some());
+    let volumes = volumes.map(|format| (format.name(), format.guess_work(&Spec::default())));
+    let folders = FILE_FORMATS.iter().map(|format| (format.name(), format.guess_work()));
+    let cost = |(format, work): (&'static str, Option<GuessWork>)| {
+        let work = work?;
+        let per_second = work.per_second(&RTX_4090);
+        // On average, half of all passwords are tried.
+        Some(GuessCost { format, derivation: work.to_string(), per_second, bits: (2.0 * per_second * STAND).log2() })
+    };
+    let mut costs: Vec<GuessCost> = volumes.chain(folders).filter_map(cost).collect();
+    costs.sort_by(|a, b| a.per_second.total_cmp(&b.per_second));
+    costs
 }
 
 /// What it takes the engine to say that a password opens nothing: every key derivation for each copy of the header, and
@@ -150,6 +187,7 @@ pub fn measure(threads: usize, repeats: usize) -> Result<DerivationReport> {
             milliseconds_samples: trials,
         },
         refusal: Refusal { milliseconds: median(&refusals), milliseconds_samples: refusals },
+        guesses: guess_costs(),
     })
 }
 

@@ -96,5 +96,14 @@ fn key_derivations() {
     assert!(report.derivations.iter().all(|d| d.milliseconds > 0.0 && d.per_second > 0.0 && d.key_bytes == 192));
     assert!(report.trial.milliseconds > 0.0 && report.trial.threads == 2 && report.refusal.milliseconds > 0.0);
     assert!(report.text().contains("Whirlpool"));
+    let cost = |format: &str| report.guesses.iter().find(|g| g.format == format).expect(format);
+    for (slow, fast) in [("LUKS2", "LUKS1"), ("VeraCrypt", "TrueCrypt"), ("BitLocker", "plain")] {
+        assert!(
+            cost(slow).per_second < cost(fast).per_second && cost(slow).bits < cost(fast).bits,
+            "{:?}",
+            report.guesses
+        );
+    }
+    assert!(report.guesses.is_sorted_by(|a, b| a.per_second <= b.per_second));
     assert!(derivation::measure(0, 1).is_err() && derivation::measure(1, 0).is_err());
 }

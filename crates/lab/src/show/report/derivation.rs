@@ -2,7 +2,9 @@
 
 use super::table::{bar, csv_record, table};
 use super::{CsvRecord, Text};
-use crate::measure::derivation::{DerivationReport, DerivationTiming};
+use claviger_engine::password_strength::RTX_4090;
+
+use crate::measure::derivation::{DerivationReport, DerivationTiming, GuessCost};
 use crate::model::words::{number, percent};
 
 csv_record!(DerivationTiming {
@@ -28,18 +30,26 @@ impl Text for DerivationReport {
             ]
         };
         let headings = ["key derivation", ">iterations", ">ms", ">per second", ">spread %", "", "used for"];
+        let guess = |g: &GuessCost| {
+            [g.format.into(), g.derivation.clone(), format!("{:.0}", g.per_second), format!("{:.0}", g.bits.ceil())]
+        };
+        let guesses =
+            table(["format", "key derivation", ">guesses per second", ">bits"], self.guesses.iter().map(guess));
         let (bytes, trial) = (self.derivations.first().map_or(0, |d| d.key_bytes), &self.trial);
         let threads = if trial.threads == 1 { "1 thread".into() } else { format!("{} threads", trial.threads) };
         format!(
             "PBKDF2 with HMAC, {bytes} bytes of key, one thread:\n\n{}\nAll {} derivations that a password for a \
              volume must be tried with take {:.1} ms on {threads}: {:.0} passwords per second can be tried on one \
              header.\nThe engine takes {:.1} ms to say that a password opens nothing: it tries every copy of the \
-             header with every cipher and mode.\n",
+             header with every cipher and mode.\n\n\
+             What one graphics card ({}) guesses, computed from its published rates, for what each format creates by default; and \
+             the bits that a random password needs to withstand it for ten years on average:\n\n{guesses}",
             table(headings, self.derivations.iter().map(row)),
             trial.derivations,
             trial.milliseconds,
             trial.per_second,
-            self.refusal.milliseconds
+            self.refusal.milliseconds,
+            RTX_4090.name,
         )
     }
 }
