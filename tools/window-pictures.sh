@@ -91,10 +91,6 @@ creating() {
     tab 2
     keys space
     sleep 1
-    [ -z "$1" ] || picture "purpose$1" 1
-    tab 11
-    keys space
-    picture "create$1" 8
 }
 
 wishes 2
@@ -103,7 +99,10 @@ open "$HOME/work.luks"
 xdotool type --delay 80 wrong
 keys Return
 picture opening 5
-creating ''
+creating
+tab 11
+keys space
+picture create 8
 open
 tab 3
 keys space
@@ -115,4 +114,5 @@ wishes 1
 volumes -dark
 wishes 2
 export LANG=de_DE.UTF-8
-creating -german
+creating
+picture purpose-german 1
