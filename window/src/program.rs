@@ -297,8 +297,8 @@ fn watch(mut child: Child, told: File, state: &Mutex<State>, wake: &dyn Fn()) ->
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Instant;
     use std::os::unix::process::ExitStatusExt;
+    use std::time::Instant;
 
     #[test]
     fn an_error_is_told_by_its_message() {
