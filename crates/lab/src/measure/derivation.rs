@@ -71,7 +71,7 @@ pub struct GuessCost {
     pub derivation: String,
     /// Guesses per second with one [`RTX_4090`].
     pub per_second: f64,
-    /// The bits of a random password that withstands that card for [`STAND`] on average: formats are equally hard to guess with
+    /// The bits of a random password that withstands that card for ten years on average: formats are equally hard to guess with
     /// passwords of these lengths.
     pub bits: f64,
 }
