@@ -55,7 +55,7 @@ fn add_fields(told: &Value, fields: &mut Vec<String>) {
                 fields.push(
                     name.strip_suffix("_bytes").filter(|name| members.contains_key(*name)).unwrap_or(name).to_owned(),
                 );
-                if !IN_WORDS.contains(&&**name) && !(COUNTS.contains(&&**name) && value.is_object()) {
+                if !(IN_WORDS.contains(&&**name) || COUNTS.contains(&&**name) && value.is_object()) {
                     add_fields(value, fields);
                 }
             }

@@ -29,7 +29,7 @@ pub enum JournalEntry {
     /// A workload was done.
     Pass {
         /// Figures.
-        pass: Pass,
+        pass: Box<Pass>,
         /// Requests over time.
         #[serde(default)]
         traces: Vec<Trace>,
@@ -84,7 +84,7 @@ impl RunState {
             JournalEntry::Sitting(sitting) => self.run.sittings.push(sitting),
             JournalEntry::Pass { pass, traces, notes } => {
                 self.in_a_row.remove(&pass.facility);
-                self.run.passes.push(pass);
+                self.run.passes.push(*pass);
                 self.run.traces.extend(traces);
                 notes.into_iter().for_each(|note| self.note(note));
             }

@@ -170,7 +170,8 @@ fn recorded(state: &RunState, step: &ScheduledPass, done: PassDone) -> JournalEn
     let traces = if wants_trace(state, step) { traces } else { Vec::new() };
     let named = |trace| Trace { facility: facility.clone(), workload: workload.clone(), ..trace };
     let traces = traces.into_iter().map(named).collect();
-    JournalEntry::Pass { pass: Pass { facility, workload, round, position, at, conditions, measures }, traces, notes }
+    let pass = Pass { facility, workload, round, position, at, conditions, measures };
+    JournalEntry::Pass { pass: Box::new(pass), traces, notes }
 }
 
 /// One trace of each workload on each facility is enough, from a pass that counts.
