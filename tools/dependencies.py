@@ -181,6 +181,8 @@ def notices():
         files = [file for file in files if "mit" in file.name.lower()] or files
         for file in files:
             texts.setdefault(file.read_text(errors="replace").strip(), []).append(name)
+    for file in sorted(ROOT.glob("crates/*/data/NOTICE-*")):
+        texts.setdefault(file.read_text().strip(), []).append(f"data of {file.parents[1].name}")
     rule = "\n\n" + "-" * 78 + "\n\n"
     head = "The crates linked into claviger, with their licences:\n\n" + "\n".join(sorted(crates))
     return rule.join([head, *(", ".join(sorted(names)) + "\n\n" + text for text, names in sorted(texts.items()))]) + "\n"

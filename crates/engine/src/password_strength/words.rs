@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 
 /// One a line, the most common first: the 10,000 most common passwords, and the most common words and names of English, each list in
-/// its order, one entry of each in turn. From the frequency lists of zxcvbn (Dropbox, MIT), whose readme names the sources.
+/// its order, one entry of each in turn. From the frequency lists of zxcvbn (data/NOTICE-words), whose readme names the sources.
 static LIST: &str = include_str!("../../data/words.txt");
 
 /// Entries are at least this long.
