@@ -201,6 +201,10 @@ fn make(args: &Args, path: &Path, plan: Plan<'_>) -> anyhow::Result<()> {
     }
     let opened_with = if format.headerless() { options_for(creator, &facts, &spec) } else { Vec::new() };
     let stored = store.len();
+    // With anything else, the command would lack options.
+    let by_password = matches!(credentials, [Credential::Passphrase(_)]) && opened_with.is_empty();
+    let mountable = by_password && args.filesystem.is_some() && args.layout.header.is_none() && spec.pim.is_none();
+    let mount = mountable.then(|| output::command(["claviger".as_ref(), "mount".as_ref(), path.as_os_str()]));
     target.keep()?;
     if let Some(header) = &mut new_header {
         header.store = None;
@@ -220,6 +224,7 @@ fn make(args: &Args, path: &Path, plan: Plan<'_>) -> anyhow::Result<()> {
         protectors: protectors.keep(),
         filesystem: args.filesystem.map(FileSystem::name),
         kept: reserved,
+        mount,
     };
     output::print(&created, args.json)
 }

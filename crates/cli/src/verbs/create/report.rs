@@ -54,6 +54,9 @@ pub struct Created {
     /// Reserved areas, which no file system may use.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub kept: Vec<Reserved>,
+    /// The command that mounts it, if a password is all that it needs.
+    #[serde(skip)]
+    pub mount: Option<String>,
 }
 
 impl Report for Created {
@@ -73,6 +76,9 @@ impl Report for Created {
                 "The volume does not record its parameters. To open it, use: {}",
                 output::command(opened_with)
             )?;
+        }
+        if let Some(mount) = &self.mount {
+            writeln!(out, "To mount it: {mount}")?;
         }
         Ok(())
     }

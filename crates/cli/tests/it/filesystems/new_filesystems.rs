@@ -78,6 +78,24 @@ fn a_hidden_volume_holds_one_too() {
 }
 
 #[test]
+fn the_command_that_mounts_a_new_volume_is_told_where_a_password_is_enough() {
+    let folder = Folder::new();
+    let volume = folder.str("my volume");
+    let made = |more: &[&str]| {
+        let how =
+            ["create", "--quick", "--size", "2M", "--filesystem", "fat", "--format", "TrueCrypt", "--hash", "SHA-512"];
+        let told =
+            run([&how[..], &["--password-file", &folder.password, "--force", "--yes"], more, &[&*volume]].concat())
+                .succeeds();
+        told.text().lines().last().expect("a line").to_owned()
+    };
+    assert_eq!(made(&[]), format!("To mount it: claviger mount '{volume}'"));
+    let keyfile = folder.str("key");
+    fs::write(&keyfile, "a key").expect("written");
+    assert!(!made(&["--keyfile", &keyfile]).contains("To mount it"), "the command would lack the keyfile");
+}
+
+#[test]
 fn what_does_not_fit_is_refused_before_anything_is_made() {
     let folder = Folder::new();
     let path = folder.str("v");
