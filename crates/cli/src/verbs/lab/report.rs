@@ -101,8 +101,11 @@ impl Args {
 
     /// Prints the results of one run.
     fn one(&self, run: &Run) -> anyhow::Result<()> {
-        if self.together || self.least.is_some() || self.fail_on_slower.is_some() {
-            return Err(Error::misuse("--together, --least and --fail-on-slower are about several runs").into());
+        if self.together {
+            return Err(Error::misuse("--together is about several runs").into());
+        }
+        if self.least.is_some() || self.fail_on_slower.is_some() {
+            return Err(Error::misuse("--least and --fail-on-slower are about two runs").into());
         }
         let summary = Summary::of(run);
         let extras = self.published_beside(run, &summary);

@@ -100,7 +100,8 @@ fn more_open_volumes_take_more_memory_and_work_takes_processor_time() {
         let at_rest: Vec<_> =
             memory.iter().filter_map(|(_, volumes, bytes)| Some((volumes.as_ref()?, bytes))).collect();
         assert!(at_rest.is_sorted_by(|one, more| one.0 < more.0 && one.1 < more.1) && at_rest.len() == 3, "{memory:?}");
-        assert_eq!(memory.len(), 4);
+        assert_eq!(memory.len(), 6, "{memory:?}");
+        assert!(operations(&memory).contains(&"the program on the disk"), "{memory:?}");
         all_positive(&memory);
 
         let processor = pass(&stored, "processor", facility);
