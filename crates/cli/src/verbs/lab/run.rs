@@ -346,7 +346,7 @@ fn write_reports(report: &RunReport<'_>, folder: &Path) -> claviger_engine::Resu
     extras.extend(Extra::published(report.run, report.summary));
     let study = report.run.plan.study().map(|_| ("study.csv", report.study_csv()));
     let files = [
-        ("run.json", report.json()?),
+        ("run.json", output::versioned(&report.json()?)),
         ("report.txt", report.text()),
         ("report.csv", report.cells_csv()),
         ("samples.csv", report.samples_csv()),
