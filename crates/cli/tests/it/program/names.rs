@@ -75,7 +75,8 @@ fn every_verb_shows_names_without_their_control_characters() {
 fn questions_show_names_without_their_control_characters() {
     let folder = Folder::new();
     let volume = folder.luks2(NAME);
-    let steps = json!([{"expect": "assword"}, {"echo": false}, {"send": "wrong\n"}]);
+    let wrong = [json!({"expect": "assword: "}), json!({"echo": false}), json!({"send": "wrong\n"})];
+    let steps = json!([&wrong[..], &wrong, &wrong].concat());
     let Some((output, code, _)) = on_terminal(steps, &["info", &volume]) else { return };
     assert!(code == 2 && !output.contains(NAME) && output.contains("?[31mx"), "{code} {output:?}");
 }
