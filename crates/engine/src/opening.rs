@@ -573,7 +573,8 @@ impl Locked {
         }
     }
 
-    /// Tries the credentials. It stays locked for further tries.
+    /// Tries the credentials. It stays locked for further tries, and keeps the file open, so that nobody else can open it for writing
+    /// until this is dropped, too.
     ///
     /// # Errors
     /// Those of [`Header::unlock`] and [`file_formats::unlock`].

@@ -30,7 +30,7 @@ fn what_is_created_can_be_read() {
     opened.volume.write_clobbering(1000, &mut b"What nobody else shall read.".to_vec()).expect("it can be written");
     let mut expected = vec![0; opened.volume.len() as usize];
     opened.volume.read_at(0, &mut expected).expect("it can be read");
-    drop(opened);
+    drop((locked, opened));
 
     read::read(&volume, &copy, secret("correct horse")).expect("it is copied");
     assert!(fs::read(&copy).expect("a copy") == expected);

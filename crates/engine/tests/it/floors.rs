@@ -17,6 +17,7 @@ const FLOORS: &[&[&str]] = &[
         "key_process",
         "little_endian",
         "memory",
+        "password_strength",
         "shards",
         "store",
         "volume",
