@@ -341,7 +341,7 @@ mod tests {
         run.failures[0].error = "\u{1b}[31mred\u{7}\nnext line".into();
         let json = serde_json::to_string(&run).expect("JSON");
         let reported = std::cell::Cell::new(0);
-        hostile::feed(&[&json], 40, |text| {
+        hostile::feed(&[&json], 150, |text| {
             let Ok(run) = reading::parse(text.as_bytes()) else { return };
             reported.set(reported.get() + 1);
             let summary = Summary::of(&run);
