@@ -131,6 +131,7 @@ mod little_endian;
 pub mod logical_volumes;
 pub mod memory;
 pub mod opening;
+mod parameters;
 pub mod partitions;
 pub mod password_strength;
 pub mod private_keys;
@@ -139,6 +140,7 @@ pub mod spec;
 pub mod store;
 pub mod tpm2;
 pub mod trees;
+mod verdict;
 pub mod volume;
 
 pub(crate) use internal::{in_order, random};

@@ -640,6 +640,8 @@ impl LockedFolder {
     }
 
     fn opened_by(&self, with: &Unlock<'_>) -> Result<Stacked> {
+        // Unlike the folder's format, this names the formats that take an option.
+        takes::check_opening(self.format.name(), &self.format.takes(), with)?;
         let tree = file_formats::unlock(self.format, self.lower.clone(), with)?;
         let (has, should) = (tree.signatures(), &self.beside.signatures);
         // If the folder has no files, only this signature can reveal a wrong passphrase.

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use super::{FileFormat, FileKeys, FileKind, StoredFile};
 use crate::credential::{Credential, Unlock};
 use crate::error::{Error, ErrorKind, Result};
-use crate::formats::Verdict;
-use crate::formats::takes::Takes;
+use crate::parameters::Takes;
 use crate::trees::Tree;
+use crate::verdict::Verdict;
 
 /// Passes files and names through unchanged: the baseline for the cost of the layer itself.
 pub static CLEAR: Clear = Clear;

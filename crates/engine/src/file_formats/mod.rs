@@ -26,11 +26,11 @@ pub use survey::{FolderSurvey, Problem};
 use crate::advice::Advice;
 use crate::credential::{Credential, Unlock};
 use crate::error::{Error, ErrorKind, Result};
-use crate::formats::Verdict;
-use crate::formats::takes::{self, Takes};
 use crate::key_process::folder::{FolderKeyProcess, FolderKeys, KeylessFolder};
+use crate::parameters::{Purpose, Takes};
 use crate::password_strength::GuessWork;
 use crate::trees::{Node, NodeKind, Subtree, Tree, damaged};
+use crate::verdict::Verdict;
 use crate::volume::{Layout, Segment};
 
 /// All supported formats.
@@ -495,7 +495,11 @@ fn ways(path: &OsStr) -> impl Iterator<Item = &OsStr> {
 /// # Errors
 /// `Misuse` for options that the format does not support; those of [`FileFormat::unlock`].
 pub fn unlock(format: &dyn FileFormat, lower: Arc<dyn Tree>, with: &Unlock<'_>) -> Result<Stacked> {
-    takes::check_opening(format.name(), &format.takes(), with)?;
+    let takes = format.takes();
+    takes.check_kinds(format.name(), with.credentials)?;
+    if let Some(missing) = takes.missing(Purpose::Opening, &with.parameters()) {
+        return Err(missing.refused_by(format.name()));
+    }
     let keys = format.unlock(&lower, with).map_err(|e| e.in_format(format.name()))?;
     Ok(Stacked::new(lower, keys))
 }

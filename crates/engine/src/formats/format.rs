@@ -2,28 +2,14 @@
 
 use std::sync::Arc;
 
-use serde::Serialize;
-
 use super::creator::not_created;
 use super::takes::{self, Parameter, Purpose, Takes};
-use super::{Creator, Header, HeaderEditor, HiddenRoom, InPlaceConverter};
+use super::{Creator, Header, HeaderEditor, HiddenRoom, InPlaceConverter, Verdict};
 use crate::credential::{Credential, Unlock};
 use crate::error::{Error, Result};
 use crate::password_strength::GuessWork;
 use crate::spec::Spec;
 use crate::store::Store;
-
-/// What a store shows without any credential.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase", tag = "verdict", content = "why")]
-pub enum Verdict {
-    /// Not this format, with the reason.
-    No(String),
-    /// Possibly this format, which has no signature, with the reason.
-    Possible(String),
-    /// This format, with the reason.
-    Yes(String),
-}
 
 /// A format of encrypted volumes.
 pub trait Format: Sync {

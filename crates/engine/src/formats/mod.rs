@@ -38,7 +38,7 @@ pub use creator::{Choices, Creator, HiddenRoom, creator_of};
 pub use editor::HeaderEditor;
 pub use facts::{Facts, WhichHeader};
 pub use find::{by_name, named, open, open_by_backup, same_name};
-pub use format::{Format, Verdict};
+pub use format::Format;
 use header::wiped;
 pub use header::{Header, KeyMark, Unlocked};
 pub use header_facts::{FactUnit, FormatFacts, HeaderFacts, KeyslotFacts, Pbkdf2Facts};
@@ -49,6 +49,8 @@ pub use occupied::occupied;
 pub use plan::{PlannedSlot, UnlockPlan};
 pub use resizing::Resizing;
 pub use sealed::{Releaser, Sealed};
+
+pub use crate::verdict::Verdict;
 
 /// Every format.
 pub static FORMATS: &[&dyn Format] = &[

@@ -1,10 +1,11 @@
-//! The four floors of the engine: each knows only those below it.
+//! The five floors of the engine: each knows only those below it.
 
 use std::path::Path;
 
 use claviger_testkit::floors;
 
-/// From the ground up: bytes and what encrypts them; what lies in a volume, and what opens one; formats; what joins formats.
+/// From the ground up: bytes and what encrypts them; what lies in a volume, and what opens one; formats of folders; formats of volumes;
+/// what joins formats.
 const FLOORS: &[&[&str]] = &[
     &[
         "advice",
@@ -22,8 +23,21 @@ const FLOORS: &[&[&str]] = &[
         "store",
         "volume",
     ],
-    &["clevis", "credential", "filesystems", "logical_volumes", "partitions", "private_keys", "spec", "tpm2", "trees"],
-    &["file_formats", "formats"],
+    &[
+        "clevis",
+        "credential",
+        "filesystems",
+        "logical_volumes",
+        "parameters",
+        "partitions",
+        "private_keys",
+        "spec",
+        "tpm2",
+        "trees",
+        "verdict",
+    ],
+    &["file_formats"],
+    &["formats"],
     &["copy_volume", "diagnosis", "fuzzing", "opening"],
 ];
 

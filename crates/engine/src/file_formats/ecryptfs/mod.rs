@@ -33,12 +33,12 @@ use self::token::{NAME_SALTS, SALT, Salt, Signature, Token};
 use super::{Beside, FileFacts, FileFormat, FileKeys, StoredFile};
 use crate::credential::{Credential, Unlock};
 use crate::error::{Error, ErrorKind, Result};
-use crate::formats::Verdict;
-use crate::formats::takes::{Parameter, Takes};
 use crate::hex;
 use crate::key_process::folder::{FolderKeyProcess, KeylessFolder};
+use crate::parameters::{Parameter, Takes};
 use crate::password_strength::GuessWork;
 use crate::trees::Tree;
+use crate::verdict::Verdict;
 
 /// See the module.
 pub static ECRYPTFS: Ecryptfs = Ecryptfs;

@@ -21,10 +21,10 @@ pub use write::{RawFile, Recipient, change, check, decrypt, encrypt, share, unsh
 use super::{FileFacts, FileFormat, FileKeys, FileKind, FileLayout, FileState, StoredFile};
 use crate::credential::{Credential, Unlock};
 use crate::error::{Error, ErrorKind, Result};
-use crate::formats::Verdict;
-use crate::formats::takes::{Parameter, Takes};
+use crate::parameters::{Parameter, Takes};
 use crate::private_keys::PrivateKey;
 use crate::trees::{EFS_INFO, NTFS_ATTRIBUTES, Node, Tree, damaged};
+use crate::verdict::Verdict;
 use crate::volume::{Layout, Payload, Segment};
 
 /// Bytes encrypted together.
