@@ -7,7 +7,7 @@
 //! A system's backup is only its header of 512 bytes, as in `EFI/VeraCrypt/svh_bak` on VeraCrypt's rescue disk for EFI (VeraCrypt
 //! 1.26, BootEncryption.cpp, `CreateRescueIsoImage`).
 
-use super::editor::{OpenedVolumeHeader, copy_at, step};
+use super::opened::{OpenedVolumeHeader, copy_at, step};
 use super::seal::Seal;
 use super::shifted::Shift;
 use super::{
@@ -26,7 +26,7 @@ use crate::volume::Payload;
 const OLD_GROUP: u64 = 2 * OLD_HEADER;
 
 /// The number of data sectors sampled to see whether keys belong to them.
-pub(super) const LOOKED_AT: u64 = 128;
+const LOOKED_AT: u64 = 128;
 
 pub(super) fn back_up(
     family: &Family,
@@ -116,7 +116,7 @@ pub(super) fn restore(
             .hint("Restoring it would make the current volume unreadable. If that is intended, force it."));
         }
         Proof::OtherBorder(present) if !unproven => return Err(other_border(&opened, present)),
-        Proof::Data if !unproven && opened.position.system && system::ends_in_the_clear(store, &opened)? => {
+        Proof::Data if !unproven && opened.position.system && ends_in_the_clear(store, &opened)? => {
             return Err(Error::misuse(
                 "the backup's header describes a larger encrypted part than there is: its end is in the clear; \
                  nothing was changed",
@@ -161,6 +161,17 @@ fn elsewhere(shift: i64) -> Error {
         _ => format!("the file has {by} extra bytes in front of the volume; nothing was changed"),
     })
     .advise(Advice::CompleteCopy { shift })
+}
+
+/// Whether the end of the part that the header calls encrypted is in the clear. Discarded sectors of a solid-state disk count as
+/// neither.
+fn ends_in_the_clear(store: &dyn Store, opened: &OpenedVolumeHeader) -> Result<bool> {
+    let encrypted = header::encrypted_size(&opened.found.plain).min(opened.data.len);
+    let len = encrypted.min(LOOKED_AT * UNIT);
+    let mut bytes = vec![0; len as usize];
+    store.read_at(opened.data.start + encrypted - len, &mut bytes)?;
+    let clear = |sector: &&[u8]| !magic::looks_random(sector) && sector.iter().any(|byte| *byte != sector[0]);
+    Ok(bytes.chunks(UNIT as usize).filter(clear).count() as u64 > len / UNIT / 8)
 }
 
 /// The error for a backup whose header gives another encrypted part of the system than the header on the disk.

@@ -2,7 +2,7 @@
 
 use claviger_crypto::Secret;
 
-use super::positions::Position;
+use super::positions::{BOOT_LOADER, Position};
 use super::suites::UNIT;
 use crate::error::{Error, ErrorKind, Result};
 
@@ -214,7 +214,7 @@ pub(super) fn parse(plain: &[u8], at: u64, position: &Position, rules: &Rules) -
         return Err(wrong("size of the hidden volume", HIDDEN_SIZE, what));
     }
     // The first two header areas precede all data (7.1a, `TC_VOLUME_DATA_OFFSET`), and the boot loader precedes a system.
-    let before = if system { super::system::BOOT_LOADER } else { super::HEADER_GROUP };
+    let before = if system { BOOT_LOADER } else { super::HEADER_GROUP };
     let starts_well = fields.data_start >= before && fields.data_start.is_multiple_of(UNIT);
     if !starts_well || fields.data_start > i64::MAX as u64 - fields.volume_size {
         let what = format!("volume data cannot begin at byte {}", fields.data_start);
@@ -333,7 +333,7 @@ mod tests {
 
     /// Reads a header at `at`, as a system's if systems have theirs there.
     fn parse(plain: &[u8], at: u64, rules: &Rules) -> Result<Fields> {
-        let system = at == super::super::system::HEADER_AT;
+        let system = at == positions::SYSTEM_AT;
         super::parse(plain, at, if system { &positions::SYSTEM } else { &positions::VERACRYPT[0] }, rules)
     }
 
@@ -397,7 +397,7 @@ mod tests {
 
     #[test]
     fn a_system_may_be_encrypted_in_part_and_its_border_is_that_of_a_sector() {
-        let at = super::super::system::HEADER_AT;
+        let at = positions::SYSTEM_AT;
         let parsed = |encrypted: u64| {
             let mut plain = composed();
             make_system(&mut plain, FLAG_SYSTEM, encrypted);

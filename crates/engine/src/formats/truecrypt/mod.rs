@@ -12,6 +12,7 @@ mod header;
 mod hidden;
 mod kdfs;
 mod keyfiles;
+mod opened;
 mod positions;
 mod resize;
 mod seal;
@@ -389,7 +390,7 @@ impl HeaderCopies {
             kdfs.map(|k| k.derivation(with.pim, position.system)).collect()
         };
         let ways = |position: &Position| {
-            let right = |(s, _): &trials::SuiteInMode| suite.is_none_or(|only| std::ptr::eq(only, *s));
+            let right = |(s, _): &suites::SuiteInMode| suite.is_none_or(|only| std::ptr::eq(only, *s));
             position.ways(family.suites).filter(right).collect()
         };
         Ok(HeaderTrials::new(family.rules, &self.copies, derivations, ways))
@@ -823,7 +824,7 @@ mod tests {
         Ok((TRUECRYPT.open(&shared)?.unlock(&with)?, store))
     }
 
-    fn all_ways() -> impl Iterator<Item = trials::SuiteInMode> {
+    fn all_ways() -> impl Iterator<Item = suites::SuiteInMode> {
         positions::TRUECRYPT[0].ways(suites::TRUECRYPT)
     }
 

@@ -1,9 +1,14 @@
 //! The places where headers can be.
 
-use super::suites::{Mode, Suite};
-use super::trials::SuiteInMode;
+use super::suites::{Mode, Suite, SuiteInMode};
 use super::{HEADER_AREA, HEADER_GROUP, OLD_HEADER, OLD_HIDDEN_HEADER};
 use crate::formats::WhichHeader;
+
+/// The offset of a system's header, in bytes (`TC_BOOT_VOLUME_HEADER_SECTOR`).
+pub(super) const SYSTEM_AT: u64 = 62 * 512;
+
+/// The size of the boot loader's area in front of a system, in bytes (`TC_BOOT_LOADER_AREA_SIZE`).
+pub(super) const BOOT_LOADER: u64 = 63 * 512;
 
 /// A place where a header can be.
 pub(super) struct Position {
@@ -71,8 +76,8 @@ pub(super) static VERACRYPT: &[Position] = &[PRIMARY, HIDDEN, BACKUP, HIDDEN_BAC
 /// searched for other headers.
 pub(super) static SYSTEM: Position = Position {
     name: WhichHeader::System,
-    place: HeaderAt::Start(super::system::HEADER_AT),
-    beyond: super::system::BOOT_LOADER,
+    place: HeaderAt::Start(SYSTEM_AT),
+    beyond: BOOT_LOADER,
     system: true,
     ..PRIMARY
 };

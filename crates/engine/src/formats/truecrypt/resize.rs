@@ -12,7 +12,7 @@
 use std::ops::Range;
 
 use super::create;
-use super::editor::{OpenedVolumeHeader, restore_first, step};
+use super::opened::{OpenedVolumeHeader, restore_first, step};
 use super::seal::Seal;
 use super::suites::UNIT;
 use super::{Family, HEADER_GROUP, OLD_HEADER, SMALLEST, header, keyfiles};

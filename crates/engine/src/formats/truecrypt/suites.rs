@@ -57,6 +57,9 @@ pub(super) enum Mode {
     InnerCbc,
 }
 
+/// A suite in a mode.
+pub(super) type SuiteInMode = (&'static Suite, Mode);
+
 const fn part(cipher: &'static Cipher, key: usize, kernel: Option<&'static str>) -> Part {
     Part { cipher, key, kernel }
 }

@@ -10,12 +10,11 @@
 //! `RemappedAreaDataUnitOffset` comes to the same). So it opens as that partition's volume and can be protected like any hidden
 //! volume. It needs only [`Loader::of_hidden`] here.
 
-use super::backup::LOOKED_AT;
-use super::editor::OpenedVolumeHeader;
 use super::kdfs::Kdf;
 use super::keyfiles::PASSWORD_MAX;
+use super::positions::{self, SYSTEM_AT};
 use super::trials::OpenedHeader;
-use super::{DataArea, Family, HeaderCopy, UNIT, header, positions};
+use super::{DataArea, Family, HeaderCopy, UNIT, header};
 use crate::advice::Warning;
 use crate::credential::{Credential, Unlock};
 use crate::error::{Error, ErrorKind, Result};
@@ -47,12 +46,6 @@ use crate::volume::{Layout, Payload, Segment};
 // Sectors are numbered from the beginning of the disk, for XTS too. Encrypting begins at x, decrypting at y, each goes on to
 // the other end, and between them every sector in front of b is encrypted and no other (7.1a, Driver/DriveFilter.c,
 // `SetupThreadProc`; VeraCrypt, the same). The header is made with b = x (Common/BootEncryption.cpp, `CreateVolumeHeader`).
-
-/// The offset of the header, in bytes (`TC_BOOT_VOLUME_HEADER_SECTOR`).
-pub(super) const HEADER_AT: u64 = 62 * 512;
-
-/// The size of the boot loader's area, in bytes (`TC_BOOT_LOADER_AREA_SIZE`).
-pub(super) const BOOT_LOADER: u64 = 63 * 512;
 
 /// How far the border may move before the header is updated, in bytes (Driver/DriveFilter.h,
 /// `TC_ENCRYPTION_SETUP_HEADER_UPDATE_THRESHOLD`).
@@ -145,7 +138,7 @@ pub(super) fn in_backup(family: &Family, file: &dyn Store) -> Result<Option<u64>
     if file.len() == header::SIZE as u64 {
         return Ok(Some(0));
     }
-    let at = ON_RESCUE_DISK + HEADER_AT;
+    let at = ON_RESCUE_DISK + SYSTEM_AT;
     if file.len() < at + header::SIZE as u64 {
         return Ok(None);
     }
@@ -155,17 +148,6 @@ pub(super) fn in_backup(family: &Family, file: &dyn Store) -> Result<Option<u64>
     let mut start = [0; 512];
     file.read_at(ON_RESCUE_DISK, &mut start)?;
     Ok((record == *expected && loader(&start) == Some(family.name)).then_some(at))
-}
-
-/// Whether the end of the part that the header calls encrypted is in the clear. Discarded sectors of a solid-state disk count as
-/// neither.
-pub(super) fn ends_in_the_clear(store: &dyn Store, opened: &OpenedVolumeHeader) -> Result<bool> {
-    let encrypted = header::encrypted_size(&opened.found.plain).min(opened.data.len);
-    let len = encrypted.min(LOOKED_AT * UNIT);
-    let mut bytes = vec![0; len as usize];
-    store.read_at(opened.data.start + encrypted - len, &mut bytes)?;
-    let clear = |sector: &&[u8]| !magic::looks_random(sector) && sector.iter().any(|byte| *byte != sector[0]);
-    Ok(bytes.chunks(UNIT as usize).filter(clear).count() as u64 > len / UNIT / 8)
 }
 
 /// What a system's boot loader accepts.
@@ -260,7 +242,7 @@ pub(super) fn layout(
     let (end, disk) = (start + len, store.len());
     if end > disk {
         let what = format!("the encrypted part ends at byte {end}, but the disk has {disk}");
-        let offset = HEADER_AT + header::VOLUME_SIZE as u64;
+        let offset = SYSTEM_AT + header::VOLUME_SIZE as u64;
         return Err(Error::new(ErrorKind::Malformed { field: "size of the volume", offset, what })
             .hint("If this is only a part of the disk, open the whole disk."));
     }

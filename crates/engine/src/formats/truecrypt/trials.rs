@@ -17,7 +17,7 @@ use super::HeaderCopy;
 use super::header::{self, Fields, Rules};
 use super::kdfs::Derivation;
 use super::positions::Position;
-use super::suites::{Mode, SharedKeys, Suite};
+use super::suites::{Mode, SharedKeys, Suite, SuiteInMode};
 use crate::credential::Unlock;
 use crate::error::{Error, ErrorKind, Result};
 
@@ -45,9 +45,6 @@ pub(super) struct Outcome {
     /// How many key derivations were begun.
     pub derivations: u64,
 }
-
-/// A suite in a mode.
-pub(super) type SuiteInMode = (&'static Suite, Mode);
 
 /// Everything to try.
 pub(super) struct HeaderTrials<'a> {

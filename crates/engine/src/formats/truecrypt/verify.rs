@@ -1,6 +1,6 @@
 //! Checks every copy of a volume's header, and whether everything that should look random does.
 
-use super::editor::OpenedVolumeHeader;
+use super::opened::OpenedVolumeHeader;
 use super::shifted::Shift;
 use super::suites::UNIT;
 use super::{

@@ -8,6 +8,8 @@ use claviger_crypto::{Acceleration, Secret};
 use claviger_testkit::random::noise;
 use claviger_testkit::{tools, uml};
 
+use super::super::opened::OpenedVolumeHeader;
+use super::super::positions::BOOT_LOADER;
 use super::super::seal::Seal;
 use super::super::suites::{Mode, SharedKeys};
 use super::super::{TRUECRYPT, VERACRYPT};
@@ -54,7 +56,7 @@ impl System {
         }
         let shared = SharedKeys::new(&key, Acceleration::On);
         suite.encrypt_header(Mode::Xts, &shared, &mut plain[header::SALT..]);
-        disk[HEADER_AT as usize..][..header::SIZE].copy_from_slice(&plain);
+        disk[SYSTEM_AT as usize..][..header::SIZE].copy_from_slice(&plain);
         let cipher = suite.data_cipher(Mode::Xts, &keys, Acceleration::On);
         let encrypted = self.encrypted.min(self.len) / UNIT as usize * UNIT as usize;
         cipher.encrypt(self.start as u64 / UNIT, &mut disk[self.start..][..encrypted]);
@@ -118,7 +120,7 @@ fn one_partition_is_encrypted_and_all_else_is_read_only() {
     system.encrypt(&mut disk);
     // The plaintext shows the header in the same place.
     let mut expected = clear.clone();
-    expected[HEADER_AT as usize..][..512].copy_from_slice(&disk[HEADER_AT as usize..][..512]);
+    expected[SYSTEM_AT as usize..][..512].copy_from_slice(&disk[SYSTEM_AT as usize..][..512]);
 
     let (unlocked, store) = system.unlock(&disk).expect("it opens");
     let facts = &unlocked.facts;
@@ -128,7 +130,7 @@ fn one_partition_is_encrypted_and_all_else_is_read_only() {
     assert_eq!(writable, [(MIB as u64, MIB as u64)]);
     let volume = Volume::new(Arc::clone(&store), unlocked.layout);
     for (offset, len) in
-        [(0, 512), (HEADER_AT, 512), (MIB as u64 - 1, 1), (MIB as u64 - 512, 1024), (2 * MIB as u64 - 1, 2)]
+        [(0, 512), (SYSTEM_AT, 512), (MIB as u64 - 1, 1), (MIB as u64 - 512, 1024), (2 * MIB as u64 - 1, 2)]
     {
         volume.write_clobbering(offset, &mut vec![9; len]).expect_err("the boot loader or another partition");
     }
@@ -233,7 +235,7 @@ fn a_system_that_is_encrypted_in_part_is_read_and_written_on_both_sides_of_the_b
         system.encrypt(&mut disk);
         assert!(disk[border..] == clear[border..]);
         let mut expected = clear.clone();
-        expected[HEADER_AT as usize..][..512].copy_from_slice(&disk[HEADER_AT as usize..][..512]);
+        expected[SYSTEM_AT as usize..][..512].copy_from_slice(&disk[SYSTEM_AT as usize..][..512]);
 
         let (unlocked, store) = system.unlock(&disk).expect("it opens");
         let what = format!("Only {encrypted} of the system's {MIB} bytes are encrypted");
@@ -245,7 +247,7 @@ fn a_system_that_is_encrypted_in_part_is_read_and_written_on_both_sides_of_the_b
         let mut all = vec![0; disk.len()];
         volume.read_at(0, &mut all).expect("it can be read");
         assert!(all == expected);
-        for offset in [HEADER_AT as usize, MIB - 1, end - 1] {
+        for offset in [SYSTEM_AT as usize, MIB - 1, end - 1] {
             volume.write_clobbering(offset as u64, &mut [9; 2]).expect_err("the boot loader or another partition");
         }
         // Writes across the border and on both sides of it, of whole and partial sectors.
@@ -314,7 +316,7 @@ fn opened_with(system: &System, disk: &[u8], credentials: &[Credential]) -> Resu
 
 /// The plaintext of a disk without sector 62.
 fn without_header(mut plain: Vec<u8>) -> Vec<u8> {
-    plain[HEADER_AT as usize..][..512].fill(0);
+    plain[SYSTEM_AT as usize..][..512].fill(0);
     plain
 }
 
@@ -419,7 +421,7 @@ fn a_header_is_saved_and_brought_back_from_a_file_and_from_a_rescue_disk() {
     let with = system.hints(&credentials);
     let saved = editor.back_up(&MemoryStore::new(disk.clone()), &with, None).expect("a backup");
     assert_eq!((saved.bytes.len(), &saved.headers[..]), (512, &["system"][..]));
-    let header = &disk[HEADER_AT as usize..][..512];
+    let header = &disk[SYSTEM_AT as usize..][..512];
     assert_ne!(saved.bytes[..64], header[..64], "it has a salt of its own");
     // The layout of BootEncryption.cpp, `CreateRescueIsoImage`, with the header unchanged.
     let mut rescue = vec![0; 1_835_008];
@@ -431,7 +433,7 @@ fn a_header_is_saved_and_brought_back_from_a_file_and_from_a_rescue_disk() {
     let plain = without_header(opened_with(&system, &disk, &credentials).expect("it opens"));
     for file in [&saved.bytes, &rescue] {
         let mut wiped = disk.clone();
-        wiped[HEADER_AT as usize..][..512].fill(0);
+        wiped[SYSTEM_AT as usize..][..512].fill(0);
         let store = MemoryStore::new(wiped.clone());
         let from = MemoryStore::new(file.clone());
         let prepared = editor.restore(&store, RestoreFrom::Backup(&from), &with, false).expect("it belongs there");
@@ -472,7 +474,7 @@ fn a_backup_that_moves_the_border_is_refused() {
     let (mut disk, mut first) = (clear.clone(), clear.clone());
     part.encrypt(&mut disk);
     System { encrypted: MIB, ..part }.encrypt(&mut first);
-    let file = MemoryStore::new(first[HEADER_AT as usize..][..512].to_vec());
+    let file = MemoryStore::new(first[SYSTEM_AT as usize..][..512].to_vec());
     let (credentials, editor) = (pw(), editor(&TRUECRYPT));
     let restored = |disk: &[u8], file: &MemoryStore, unproven| {
         let store = MemoryStore::new(disk.to_vec());
@@ -483,11 +485,11 @@ fn a_backup_that_moves_the_border_is_refused() {
     assert!(what.contains("524288 encrypted bytes, the backup 1048576"), "{what}");
     restored(&disk, &file, true).expect("forced");
     let mut wiped = disk.clone();
-    wiped[HEADER_AT as usize..][..512].fill(0);
+    wiped[SYSTEM_AT as usize..][..512].fill(0);
     let what = misuse(restored(&wiped, &file, false));
     assert!(what.contains("its end is in the clear"), "{what}");
     restored(&wiped, &file, true).expect("forced");
-    let right = MemoryStore::new(disk[HEADER_AT as usize..][..512].to_vec());
+    let right = MemoryStore::new(disk[SYSTEM_AT as usize..][..512].to_vec());
     restored(&wiped, &right, false).expect("it is right");
     // The same header, and another disk's.
     restored(&disk, &right, false).expect("it is right");
@@ -510,7 +512,7 @@ fn a_system_is_verified() {
     let sound = verified(&disk);
     assert!(!sound.damaged && sound.warnings.is_empty(), "{:?}", sound.warnings);
     let copies: Vec<_> = sound.copies.iter().map(|copy| (copy.name, copy.at)).collect();
-    assert_eq!(copies, [("system", HEADER_AT)]);
+    assert_eq!(copies, [("system", SYSTEM_AT)]);
     assert_eq!((sound.areas.len(), sound.areas[0].sectors, sound.areas[0].not_random), (1, 1024, 0));
     disk[MIB + 5 * 512..][..512].fill(0);
     let trimmed = verified(&disk);
