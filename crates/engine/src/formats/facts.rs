@@ -1,11 +1,10 @@
-//! Facts about an unlocked volume, for people.
+//! Facts about an unlocked volume, for people, and what the facts of all headers share.
 
 use std::borrow::Cow;
-use std::fmt;
+use std::fmt::{self, Display};
 
 use serde::{Serialize, Serializer};
 
-use super::header_facts::as_text;
 use crate::volume::Layout;
 
 /// Facts about an unlocked volume.
@@ -117,7 +116,7 @@ impl WhichHeader {
     }
 }
 
-impl fmt::Display for WhichHeader {
+impl Display for WhichHeader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
@@ -165,4 +164,27 @@ impl Facts {
             header_written: None,
         }
     }
+}
+
+/// A key derivation by PBKDF2.
+#[derive(Clone, Debug, Serialize)]
+pub struct Pbkdf2Facts {
+    /// `pbkdf2`.
+    #[serde(rename = "type")]
+    pub kind: &'static str,
+    /// The name of its hash, as the header spells it.
+    pub hash: String,
+    /// Its iterations.
+    pub iterations: u32,
+}
+
+impl Pbkdf2Facts {
+    pub(super) fn new(hash: impl Into<String>, iterations: u32) -> Self {
+        Self { kind: "pbkdf2", hash: hash.into(), iterations }
+    }
+}
+
+/// Serialises a value to JSON as its text for people.
+pub(super) fn as_text<S: Serializer>(what: &impl Display, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(what)
 }

@@ -1,14 +1,12 @@
 //! The contents of a header that need no credential, typed until they are printed.
 
-use std::fmt::Display;
+use serde::Serialize;
 
-use serde::{Serialize, Serializer};
-
-use super::bitlocker::{BitLockerFacts, BitLockerKeyslot};
-use super::filevault2::FileVault2Facts;
-use super::integritysetup::DmIntegrityFacts;
-use super::luks1::{Luks1Facts, Luks1Keyslot};
-use super::luks2::{Luks2Facts, Luks2Keyslot};
+use super::bitlocker::describe::{BitLockerFacts, BitLockerKeyslot};
+use super::filevault2::describe::FileVault2Facts;
+use super::integritysetup::describe::DmIntegrityFacts;
+use super::luks1::describe::{Luks1Facts, Luks1Keyslot};
+use super::luks2::describe::{Luks2Facts, Luks2Keyslot};
 
 /// The contents of a header that need no credential. They include no secrets.
 #[derive(Clone, Debug, Serialize)]
@@ -79,24 +77,6 @@ impl KeyslotFacts {
     }
 }
 
-/// A key derivation by PBKDF2.
-#[derive(Clone, Debug, Serialize)]
-pub struct Pbkdf2Facts {
-    /// `pbkdf2`.
-    #[serde(rename = "type")]
-    pub kind: &'static str,
-    /// The name of its hash, as the header spells it.
-    pub hash: String,
-    /// Its iterations.
-    pub iterations: u32,
-}
-
-impl Pbkdf2Facts {
-    pub(super) fn new(hash: impl Into<String>, iterations: u32) -> Self {
-        Self { kind: "pbkdf2", hash: hash.into(), iterations }
-    }
-}
-
 /// The unit of a number in facts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -123,9 +103,4 @@ impl FactUnit {
             _ => return None,
         })
     }
-}
-
-/// Serialises a value to JSON as its text for people.
-pub(super) fn as_text<S: Serializer>(what: &impl Display, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_str(what)
 }

@@ -36,12 +36,12 @@ pub use change::{
 use creator::stored_behind;
 pub use creator::{Choices, Creator, HiddenRoom, creator_of};
 pub use editor::HeaderEditor;
-pub use facts::{Facts, WhichHeader};
+pub use facts::{Facts, Pbkdf2Facts, WhichHeader};
 pub use find::{by_name, named, open, open_by_backup, same_name};
 pub use format::Format;
 use header::wiped;
 pub use header::{Header, KeyMark, Unlocked};
-pub use header_facts::{FactUnit, FormatFacts, HeaderFacts, KeyslotFacts, Pbkdf2Facts};
+pub use header_facts::{FactUnit, FormatFacts, HeaderFacts, KeyslotFacts};
 pub use in_place::{
     Consent, InPlaceConversion, InPlaceConverter, InPlaceStores, Reencrypter, ReencryptionRequest, Towards, convertible,
 };

@@ -1,14 +1,14 @@
 //! The first sector of a volume: its appearance to programs that do not know BitLocker, and the offsets of the metadata (libbde,
 //! "BitLocker Drive Encryption (BDE) format", section "Volume header"; cryptsetup 2.7, lib/bitlk/bitlk.c).
 
+use super::datum::{kind, role};
 use super::guid::Guid;
-use super::metadata::Metadata;
+use super::metadata::{Metadata, SIGNATURE, VISTA};
 use crate::error::Result;
 use crate::little_endian::{u16_at, u64_at};
 use crate::store::Store;
 
-/// The signature at offset 3, except on To Go, whose discovery volume is a FAT.
-pub(super) const SIGNATURE: &[u8; 8] = b"-FVE-FS-";
+/// The signature of To Go's FAT.
 pub(super) const TO_GO_SIGNATURE: &[u8; 8] = b"MSWIN4.1";
 
 /// 4967d63b-2e29-4ad8-8399-f6a339e3d001: volumes since Windows 7. The offsets of the metadata follow.
@@ -31,6 +31,14 @@ mod at {
     /// Counted from the GUID.
     pub const METADATA: usize = 16;
     pub const EOW: usize = 40;
+}
+
+/// The flags for the kind of volume, in the datum of the volume's header.
+mod flags {
+    pub const AT: usize = 24;
+    pub const TO_GO: u64 = 0x800;
+    /// Also set in [`TO_GO`].
+    pub const ENCRYPT_ON_WRITE: u64 = 0x40;
 }
 
 /// What made the volume.
@@ -116,13 +124,35 @@ impl Boot {
         let metadata = vec![first];
         (!to_go).then_some(Self { kind: Kind::Vista, sector_size, says_sector_size, cluster, metadata, eow: None })
     }
-}
 
-impl Boot {
+    /// Returns a substitute for the boot sector, made from the metadata.
+    pub fn of(metadata: &Metadata) -> Self {
+        let header = metadata.datum(role::HEADER, kind::HEADER_PLACE).map_or(&[][..], |datum| &datum.value);
+        let set = if header.len() >= flags::AT + 8 { u64_at(header, flags::AT) } else { 0 };
+        let kind = match metadata.version {
+            VISTA => Kind::Vista,
+            _ if set & flags::TO_GO != 0 => Kind::ToGo,
+            _ if set & flags::ENCRYPT_ON_WRITE != 0 => Kind::EncryptOnWrite,
+            _ => Kind::Windows7,
+        };
+        // The size of the same beginning in bytes, divided by its number of sectors.
+        let divided = || u32::try_from(u64_at(header.get(8..16)?, 0).checked_div(metadata.header_sectors.into())?).ok();
+        let sector_size =
+            metadata.sector_size().or_else(divided).filter(|size| matches!(size, 512 | 4096)).unwrap_or(512);
+        Self {
+            kind,
+            sector_size,
+            says_sector_size: true,
+            cluster: sector_size.into(),
+            metadata: metadata.copies.to_vec(),
+            eow: None,
+        }
+    }
+
     /// Takes the sector size from the metadata if the sector does not contain it.
     pub fn settled(mut self, metadata: &Metadata) -> Self {
         if !self.says_sector_size {
-            let said = super::find::boot_of(metadata).sector_size;
+            let said = Self::of(metadata).sector_size;
             self.cluster = self.cluster / u64::from(self.sector_size) * u64::from(said);
             self.sector_size = said;
         }

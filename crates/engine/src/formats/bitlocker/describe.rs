@@ -1,15 +1,14 @@
 //! The parts of the metadata that need no credential: what `cryptsetup bitlkDump` and `manage-bde -status` show.
 
-use std::fmt;
-
 use serde::Serialize;
 
+use super::datum::kind;
 use super::guid::filetime;
+use super::metadata::BitLockerState;
 use super::method::Method;
 use super::protectors::Protector;
 use super::{BitLockerHeader, COPIES, unlock};
-use crate::formats::header_facts::{FormatFacts, HeaderFacts, KeyslotFacts, as_text};
-use crate::formats::in_place::Towards;
+use crate::formats::facts::as_text;
 
 /// The facts in a BitLocker volume's metadata apart from its protectors.
 #[derive(Clone, Debug, Serialize)]
@@ -41,43 +40,6 @@ pub struct BitLockerFacts {
     /// The errors of invalid protectors.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub damaged_protectors: Vec<String>,
-}
-
-/// How much of a BitLocker volume is encrypted, and the direction of a conversion, if the metadata give a valid one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum BitLockerState {
-    /// Nothing is encrypted.
-    Decrypted,
-    /// Everything is encrypted.
-    Encrypted,
-    /// A conversion is in progress, and continues while Windows runs.
-    InProgress(Option<Towards>),
-    /// A conversion was paused.
-    Paused(Option<Towards>),
-    /// A conversion was interrupted, and one zone may contain sectors of both kinds.
-    Interrupted(Option<Towards>),
-    /// An unknown state with this number.
-    Unknown(u16),
-}
-
-impl fmt::Display for BitLockerState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (towards, how) = match self {
-            Self::Decrypted => return f.write_str("decrypted"),
-            Self::Encrypted => return f.write_str("encrypted"),
-            Self::Unknown(number) => return write!(f, "unknown ({number})"),
-            Self::InProgress(towards) => (towards, "in progress"),
-            Self::Paused(towards) => (towards, "paused"),
-            Self::Interrupted(towards) => (towards, "interrupted"),
-        };
-        let towards = match towards {
-            Some(Towards::Encrypted) => "encryption",
-            Some(Towards::Plain) => "decryption",
-            None => "conversion",
-        };
-        write!(f, "{towards} {how}")
-    }
 }
 
 /// A copy of the metadata of a BitLocker volume.
@@ -115,16 +77,18 @@ pub struct BitLockerKeyslot {
     pub needs: Option<&'static str>,
 }
 
-pub(super) fn describe(header: &BitLockerHeader) -> HeaderFacts {
+/// The type of a hint.
+const HINT: u16 = 0x18;
+
+pub(super) fn facts(header: &BitLockerHeader) -> BitLockerFacts {
     let metadata = &header.first().metadata;
-    let (protectors, wrong) = Protector::all(metadata);
     let copies = (0..COPIES).map(|number| {
         let damaged = header.damaged.iter().find(|(damaged, _)| *damaged == number);
         let damaged = damaged.map(|(_, error)| error.kind.to_string());
         BitLockerCopy { offset: metadata.copies[number], damaged }
     });
     let method = Method::numbered(metadata.method);
-    let facts = BitLockerFacts {
+    BitLockerFacts {
         version: metadata.version,
         made_by: header.boot.kind.name(),
         guid: metadata.volume.to_string(),
@@ -136,8 +100,19 @@ pub(super) fn describe(header: &BitLockerHeader) -> HeaderFacts {
         sector_size: header.boot.sector_size,
         method: method.map_or_else(|_| format!("{:#06x}", metadata.method), |method| method.name.to_owned()),
         metadata: copies.collect(),
-        damaged_protectors: wrong.iter().map(|error| error.kind.to_string()).collect(),
-    };
-    let keyslots = protectors.iter().map(|protector| KeyslotFacts::BitLocker(protector.describe()));
-    HeaderFacts::new(Some(keyslots.collect()), FormatFacts::BitLocker(facts))
+        damaged_protectors: Protector::all(metadata).1.iter().map(|error| error.kind.to_string()).collect(),
+    }
+}
+
+/// Describes a protector without any key.
+pub(super) fn keyslot(protector: &Protector) -> BitLockerKeyslot {
+    BitLockerKeyslot {
+        keyslot: protector.number,
+        guid: protector.guid.to_string(),
+        kind: protector.kind.name(),
+        changed: filetime::seconds(protector.changed),
+        name: protector.text(kind::TEXT),
+        hint: protector.text(HINT),
+        needs: protector.kind.needs(),
+    }
 }

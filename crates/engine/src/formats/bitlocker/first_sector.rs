@@ -1,9 +1,9 @@
 //! Builds the first sector of a new volume: what [`Boot`](super::boot::Boot) reads, and what other programs and a BIOS expect.
 
-use super::boot::{ENCRYPT_ON_WRITE, LEN, SIGNATURE, TO_GO_SIGNATURE, WINDOWS_7};
+use super::boot::{ENCRYPT_ON_WRITE, LEN, TO_GO_SIGNATURE, WINDOWS_7};
 use super::discovery::Discovery;
 use super::guid::Guid;
-use super::metadata::COPIES;
+use super::metadata::{COPIES, SIGNATURE};
 
 /// b580060e-778a-4057-b39a-e3df8e81b1a1: in front of the other one in To Go volumes.
 const TO_GO: Guid =

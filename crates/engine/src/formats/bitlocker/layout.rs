@@ -81,7 +81,7 @@ impl Places {
             let what = format!("{}, but the first sector is of {}", metadata.version, boot.kind.name());
             return Err(malformed("version of the metadata", 10, what));
         }
-        if let Some(said) = said_sector_size(metadata).filter(|said| *said != boot.sector_size) {
+        if let Some(said) = metadata.sector_size().filter(|said| *said != boot.sector_size) {
             let what = format!("{sector} bytes according to the first sector, {said} according to the metadata");
             return Err(malformed("sector size", 11, what));
         }
@@ -151,14 +151,6 @@ impl Places {
         }
         Ok(())
     }
-}
-
-/// The size of a sector in the metadata, in bytes, which is there since Windows 8.
-pub(super) fn said_sector_size(metadata: &Metadata) -> Option<u32> {
-    const SECTOR_SIZE: usize = 44;
-    let header = &metadata.datum(role::HEADER, kind::HEADER_PLACE)?.value;
-    let said = header.get(SECTOR_SIZE..)?.first_chunk()?;
-    Some(u32::from_le_bytes(*said)).filter(|size| matches!(size, 512 | 4096))
 }
 
 /// Returns the offset and size of the relocated beginning.

@@ -11,14 +11,17 @@
 //! behind the block: 0 size 2 │ 2 version 2 │ 4 CRC-32 of the block 4 │ 8 its SHA-256, a sealed key
 //! ```
 
-use super::boot::SIGNATURE;
+use std::fmt;
+
 use super::datum::{Datum, kind, role};
-use super::describe::BitLockerState;
 use super::guid::Guid;
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::in_place::Towards;
 use crate::little_endian::{u16_at, u32_at, u64_at};
 use crate::store::Store;
+
+/// The signature of a block, and of a volume's first sector at offset 3, except on To Go, whose discovery volume is a FAT.
+pub(super) const SIGNATURE: &[u8; 8] = b"-FVE-FS-";
 
 /// The size of the area for one copy since Windows 7, in bytes.
 pub(super) const AREA: u64 = 64 << 10;
@@ -71,6 +74,43 @@ impl State {
             Self::DECRYPTED | Self::ENCRYPTED | Self::UNDER_WAY => BitLockerState::InProgress(towards),
             Self(other) => BitLockerState::Unknown(other),
         }
+    }
+}
+
+/// How much of a BitLocker volume is encrypted, and the direction of a conversion, if the metadata give a valid one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum BitLockerState {
+    /// Nothing is encrypted.
+    Decrypted,
+    /// Everything is encrypted.
+    Encrypted,
+    /// A conversion is in progress, and continues while Windows runs.
+    InProgress(Option<Towards>),
+    /// A conversion was paused.
+    Paused(Option<Towards>),
+    /// A conversion was interrupted, and one zone may contain sectors of both kinds.
+    Interrupted(Option<Towards>),
+    /// An unknown state with this number.
+    Unknown(u16),
+}
+
+impl fmt::Display for BitLockerState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (towards, how) = match self {
+            Self::Decrypted => return f.write_str("decrypted"),
+            Self::Encrypted => return f.write_str("encrypted"),
+            Self::Unknown(number) => return write!(f, "unknown ({number})"),
+            Self::InProgress(towards) => (towards, "in progress"),
+            Self::Paused(towards) => (towards, "paused"),
+            Self::Interrupted(towards) => (towards, "interrupted"),
+        };
+        let towards = match towards {
+            Some(Towards::Encrypted) => "encryption",
+            Some(Towards::Plain) => "decryption",
+            None => "conversion",
+        };
+        write!(f, "{towards} {how}")
     }
 }
 
@@ -195,6 +235,14 @@ impl Metadata {
     /// Returns the first datum of a role and type.
     pub fn datum(&self, role: u16, kind: u16) -> Option<&Datum> {
         self.datums.iter().find(|datum| (datum.role, datum.kind) == (role, kind))
+    }
+
+    /// The size of a sector, in bytes, which is there since Windows 8.
+    pub fn sector_size(&self) -> Option<u32> {
+        const SECTOR_SIZE: usize = 44;
+        let header = &self.datum(role::HEADER, kind::HEADER_PLACE)?.value;
+        let said = header.get(SECTOR_SIZE..)?.first_chunk()?;
+        Some(u32::from_le_bytes(*said)).filter(|size| matches!(size, 512 | 4096))
     }
 
     /// The label: host, volume and date.

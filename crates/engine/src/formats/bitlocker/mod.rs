@@ -6,7 +6,7 @@ mod boot;
 mod convert;
 mod create;
 mod datum;
-mod describe;
+pub(super) mod describe;
 mod discovery;
 mod editor;
 mod eow;
@@ -34,7 +34,7 @@ use std::time::Instant;
 
 use claviger_crypto::{Secret, SectorCipher, hash, stretch};
 
-use super::header_facts::HeaderFacts;
+use super::header_facts::{FormatFacts, HeaderFacts, KeyslotFacts};
 use super::takes::{Parameter, Takes, check_opening};
 use super::{
     Choices, Creator, Facts, Format, Header, HeaderEditor, InPlaceConverter, Sealed, Unlocked, Verdict, WhichHeader,
@@ -48,10 +48,11 @@ use crate::spec::{Reserved, Spec};
 use crate::store::{MemoryStore, Store};
 use crate::volume::Layout;
 use boot::{Boot, Kind};
-pub use describe::{BitLockerCopy, BitLockerFacts, BitLockerKeyslot, BitLockerState};
+pub use describe::{BitLockerCopy, BitLockerFacts, BitLockerKeyslot};
 use eow::Eow;
 use guid::filetime;
 use layout::{Part, Places, ZoneState};
+pub use metadata::BitLockerState;
 use metadata::{COPIES, Copy, Metadata, State};
 use method::{METHODS, Method};
 use protectors::Protector;
@@ -284,7 +285,7 @@ impl BitLockerHeader {
         cipher: &Arc<dyn SectorCipher>,
     ) -> Result<AboutState> {
         let Some(at) = self.boot.eow.filter(|_| !is_decrypted(metadata)) else {
-            return Ok(match find::boot_of(metadata).kind == Kind::EncryptOnWrite && !is_decrypted(metadata) {
+            return Ok(match Boot::of(metadata).kind == Kind::EncryptOnWrite && !is_decrypted(metadata) {
                 true => AboutState::read_only(
                     "Read-only: the volume is encrypted as it is written, but the record of what is encrypted is \
                      missing. Unencrypted parts read as noise.",
@@ -471,7 +472,9 @@ impl Header for BitLockerHeader {
     }
 
     fn describe(&self) -> Option<HeaderFacts> {
-        Some(describe::describe(self))
+        let protectors = Protector::all(&self.first().metadata).0;
+        let keyslots = protectors.iter().map(describe::keyslot).map(KeyslotFacts::BitLocker).collect();
+        Some(HeaderFacts::new(Some(keyslots), FormatFacts::BitLocker(describe::facts(self))))
     }
 
     fn damage(&self) -> Vec<Warning> {
@@ -648,7 +651,7 @@ fn cut_short(size: u64, there: u64) -> Error {
 pub(crate) fn fuzz_metadata(bytes: &[u8]) {
     let Ok(metadata) = Metadata::parse(bytes, 0) else { return };
     let (protectors, _) = Protector::all(&metadata);
-    protectors.iter().for_each(|protector| drop(protector.describe()));
+    protectors.iter().for_each(|protector| drop(describe::keyslot(protector)));
     let _ = metadata.block().map(|block| Metadata::parse(&block, 0).map(|again| assert_eq!(again, metadata)));
     let _ = unlock::open(&metadata, &Unlock::with(&[]));
     for (kind, sector_size) in [(Kind::Windows7, 512), (Kind::Vista, 512), (Kind::ToGo, 4096)] {

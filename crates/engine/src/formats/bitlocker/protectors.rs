@@ -4,8 +4,7 @@
 use claviger_crypto::{Secret, hash};
 
 use super::datum::{Datum, Key, ProtectorFields, SALT, STRETCH_FIELDS, first, key, kind};
-use super::describe::BitLockerKeyslot;
-use super::guid::{Guid, filetime};
+use super::guid::Guid;
 use super::metadata::Metadata;
 use super::recovery::{self, Typed};
 use super::sealed;
@@ -118,23 +117,11 @@ impl Protector {
         Key::of(datum).ok().filter(|key| key.kind == key::CLEAR && key.key.len() == 32).map(|key| key.key)
     }
 
-    /// Describes it without any key.
-    pub fn describe(&self) -> BitLockerKeyslot {
-        let text = |kind| self.properties.iter().find(|datum| datum.kind == kind).map(Datum::text);
-        BitLockerKeyslot {
-            keyslot: self.number,
-            guid: self.guid.to_string(),
-            kind: self.kind.name(),
-            changed: filetime::seconds(self.changed),
-            name: text(kind::TEXT),
-            hint: text(HINT),
-            needs: self.kind.needs(),
-        }
+    /// Its text of this type.
+    pub fn text(&self, kind: u16) -> Option<String> {
+        self.properties.iter().find(|datum| datum.kind == kind).map(Datum::text)
     }
 }
-
-/// The type of a hint.
-const HINT: u16 = 0x18;
 
 /// A typed or read secret, prepared for the protectors that it may open.
 pub(super) enum Candidate {

@@ -6,9 +6,10 @@
 use claviger_crypto::Secret;
 
 use super::boot::{self, Boot};
+use super::convert::log::block_room;
 use super::layout::Places;
-use super::metadata::{Copy, Metadata, VISTA};
-use super::{FoundCopies, NAME, VMK, convert, cut_short, find, first_sector, is_decrypted, read_copies, unlock, write};
+use super::metadata::{Copy, Metadata, SIGNATURE, VISTA};
+use super::{FoundCopies, NAME, VMK, cut_short, find, first_sector, is_decrypted, read_copies, unlock, write};
 use crate::advice::Warning;
 use crate::credential::Unlock;
 use crate::edit::{Edit, Seen, Step};
@@ -105,7 +106,7 @@ fn refuse_another(store: &dyn Store) -> Result<()> {
 /// Whether the bytes in a copy's place are a damaged copy. An unsealed place may belong to anything else.
 fn was_a_copy(there: &[u8], right: &[u8], block: usize) -> bool {
     let same = there.iter().zip(right).take(block).filter(|(there, right)| there == right).count();
-    there.starts_with(boot::SIGNATURE) || same > block / 2
+    there.starts_with(SIGNATURE) || same > block / 2
 }
 
 fn something_else(what: &str, at: u64, metadata: &Metadata) -> Error {
@@ -183,7 +184,7 @@ fn whole(store: &dyn Store, copy: &Copy) -> Result<Vec<u8>> {
     let written = copy.block.len() + copy.validation.bytes(&copy.block).len();
     let mut bytes = vec![0; written];
     store.read_at(copy.at, &mut bytes)?;
-    bytes.resize(written.max(convert::block_room(&copy.metadata) as usize), 0);
+    bytes.resize(written.max(block_room(&copy.metadata) as usize), 0);
     Ok(bytes)
 }
 

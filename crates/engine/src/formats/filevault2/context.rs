@@ -6,7 +6,8 @@
 //!              salt, iterations: PassphraseWrappedKEKStruct      KEKWrappedVolumeKeyStruct
 //! ```
 
-use super::describe::FileVault2Conversion;
+use serde::Serialize;
+
 use super::header::{array, number};
 use super::keywrap::WRAPPED;
 use super::plist::{Dict, Plist};
@@ -37,6 +38,29 @@ pub(super) struct Context {
     pub keys: Vec<[u8; WRAPPED]>,
     /// How far the volume is encrypted.
     pub conversion: Option<FileVault2Conversion>,
+}
+
+/// How far a FileVault 2 volume is encrypted, in Core Storage's terms.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub enum FileVault2Conversion {
+    /// Encrypted from the start.
+    NoConversion,
+    /// Encrypted by a conversion that is complete.
+    Complete,
+    /// Another state: only a part is encrypted.
+    #[serde(untagged)]
+    Other(String),
+}
+
+impl From<&str> for FileVault2Conversion {
+    fn from(word: &str) -> Self {
+        match word {
+            "NoConversion" => Self::NoConversion,
+            "Complete" => Self::Complete,
+            other => Self::Other(other.to_owned()),
+        }
+    }
 }
 
 /// A user that can open it, by a passphrase or recovery key.

@@ -2,9 +2,9 @@
 
 use serde::Serialize;
 
-use super::context::{Context, User};
+use super::context::{Context, FileVault2Conversion, User};
 use super::{CIPHER, FileVault2Header, MODE, uuid_text};
-use crate::formats::header_facts::{FormatFacts, HeaderFacts, Pbkdf2Facts};
+use crate::formats::Pbkdf2Facts;
 use crate::hex;
 
 /// The facts in the metadata of a FileVault 2 volume.
@@ -92,29 +92,6 @@ pub enum EncryptionContextFacts {
     },
 }
 
-/// How far a FileVault 2 volume is encrypted, in Core Storage's terms.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[non_exhaustive]
-pub enum FileVault2Conversion {
-    /// Encrypted from the start.
-    NoConversion,
-    /// Encrypted by a conversion that is complete.
-    Complete,
-    /// Another state: only a part is encrypted.
-    #[serde(untagged)]
-    Other(String),
-}
-
-impl From<&str> for FileVault2Conversion {
-    fn from(word: &str) -> Self {
-        match word {
-            "NoConversion" => Self::NoConversion,
-            "Complete" => Self::Complete,
-            other => Self::Other(other.to_owned()),
-        }
-    }
-}
-
 /// A user that can open a FileVault 2 volume: a person, or a recovery key.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
@@ -138,7 +115,7 @@ pub struct FileVault2User {
     pub damaged: Option<String>,
 }
 
-pub(super) fn describe(header: &FileVault2Header) -> HeaderFacts {
+pub(super) fn facts(header: &FileVault2Header) -> FileVault2Facts {
     let FileVault2Header { header, metadata, .. } = header;
     let volume = &metadata.volume;
     let parts = volume.parts.iter().map(|part| LogicalVolumePart {
@@ -147,7 +124,7 @@ pub(super) fn describe(header: &FileVault2Header) -> HeaderFacts {
         physical_block: part.physical,
         disk: part.disk,
     });
-    let facts = FileVault2Facts {
+    FileVault2Facts {
         version: 1,
         physical_volume: PhysicalVolumeFacts {
             uuid: uuid_text(&header.uuid),
@@ -169,8 +146,7 @@ pub(super) fn describe(header: &FileVault2Header) -> HeaderFacts {
             Ok(context) => context.as_ref().map(sound),
             Err(trouble) => Some(EncryptionContextFacts::Damaged { damaged: trouble.what.clone() }),
         },
-    };
-    HeaderFacts::new(None, FormatFacts::FileVault2(facts))
+    }
 }
 
 fn sound(context: &Context) -> EncryptionContextFacts {

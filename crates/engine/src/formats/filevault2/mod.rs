@@ -6,7 +6,7 @@
 //! usually contain HFS+, for which there is no reader here: the kernel's `hfsplus` mounts it.
 
 mod context;
-mod describe;
+pub(super) mod describe;
 mod header;
 mod keywrap;
 mod metadata;
@@ -20,7 +20,7 @@ use std::time::Instant;
 use claviger_crypto::dmcrypt::{Sectors, Specification};
 use claviger_crypto::{Secret, SectorCipher};
 
-use super::header_facts::HeaderFacts;
+use super::header_facts::{FormatFacts, HeaderFacts};
 use super::luks::{cipher_error, makes_sense};
 use super::takes::{Parameter, Takes, check_opening};
 use super::{Facts, Format, Header, Unlocked, Verdict, WhichHeader, wiped};
@@ -30,10 +30,10 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::hex;
 use crate::store::{MemoryStore, Store};
 use crate::volume::{KernelCipher, Layout, Payload, Segment};
+pub use context::FileVault2Conversion;
 use context::{Context, User};
 pub use describe::{
-    EncryptionContextFacts, FileVault2Conversion, FileVault2Facts, FileVault2User, LogicalVolumeFacts,
-    LogicalVolumePart, PhysicalVolumeFacts,
+    EncryptionContextFacts, FileVault2Facts, FileVault2User, LogicalVolumeFacts, LogicalVolumePart, PhysicalVolumeFacts,
 };
 use header::VolumeHeader;
 use metadata::{LogicalVolume, Metadata};
@@ -104,7 +104,7 @@ impl Header for FileVault2Header {
     }
 
     fn describe(&self) -> Option<HeaderFacts> {
-        Some(describe::describe(self))
+        Some(HeaderFacts::new(None, FormatFacts::FileVault2(describe::facts(self))))
     }
 
     fn effort(&self, with: &Unlock<'_>) -> u64 {
@@ -236,7 +236,7 @@ pub(crate) fn fuzz_metadata(bytes: &[u8]) {
     };
     let Ok(metadata) = metadata::in_clear(bytes) else { return };
     let header = FileVault2Header { store, header, metadata };
-    describe::describe(&header);
+    describe::facts(&header);
     let cancel = AtomicBool::new(true);
     let key = Credential::VolumeKey(Secret::zeroed(16));
     for credential in [key, Credential::Passphrase(Secret::copy_from(&[b'x'; 24]))] {

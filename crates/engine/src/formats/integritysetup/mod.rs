@@ -2,6 +2,7 @@
 //! algorithm. It is found by the size of the tags and by whether they match, or is named as the hash. The key is a keyfile, or the
 //! bytes of a passphrase, for keys that were typed.
 
+pub(super) mod describe;
 mod tags;
 
 use std::sync::Arc;
@@ -9,7 +10,6 @@ use std::time::Instant;
 
 use claviger_crypto::Secret;
 use claviger_crypto::modes::AuthenticatedCipher;
-use serde::Serialize;
 
 use super::header_facts::{FormatFacts, HeaderFacts};
 use super::takes::{Parameter, Takes, check_opening};
@@ -20,6 +20,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::store::Store;
 use crate::volume::Layout;
 use crate::volume::integrity::{self, TaggedSectors};
+pub use describe::DmIntegrityFacts;
 use tags::{Function, Tags};
 
 /// The type of [`DM_INTEGRITY`].
@@ -59,34 +60,6 @@ impl Format for DmIntegrity {
 
     fn takes(&self) -> Takes {
         Takes { creating: &[], opening: &[Parameter::Hash, Parameter::Keyfile, Parameter::VolumeKey] }
-    }
-}
-
-/// The facts in the superblock of dm-integrity: what `integritysetup dump` shows.
-#[derive(Clone, Debug, Serialize)]
-#[non_exhaustive]
-pub struct DmIntegrityFacts {
-    /// Size of the tag of a sector, in bytes.
-    pub tag_size: usize,
-    /// Size of a sector, in bytes.
-    pub sector_size: usize,
-    /// Size of the data, in bytes.
-    pub size: u64,
-    /// The salt, in hexadecimal digits.
-    pub salt: Option<String>,
-    /// How many sectors have their newest contents in the journal.
-    pub sectors_in_journal: usize,
-}
-
-impl DmIntegrityFacts {
-    fn of(area: &TaggedSectors) -> Self {
-        Self {
-            tag_size: area.tag_size(),
-            sector_size: area.sector_size(),
-            size: area.len(),
-            salt: area.salt().map(|salt| crate::hex::digits(&salt)),
-            sectors_in_journal: area.in_journal(),
-        }
     }
 }
 

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::header::{Phdr, Slot};
-use crate::formats::header_facts::{FormatFacts, HeaderFacts, KeyslotFacts, Pbkdf2Facts};
+use crate::formats::Pbkdf2Facts;
 use crate::hex;
 
 /// The facts in a LUKS1 header apart from its keyslots.
@@ -72,8 +72,8 @@ pub struct Luks1Area {
     pub stripes: u32,
 }
 
-pub(super) fn describe(header: &Phdr) -> HeaderFacts {
-    let facts = Luks1Facts {
+pub(super) fn facts(header: &Phdr) -> Luks1Facts {
+    Luks1Facts {
         version: 1,
         uuid: header.uuid.clone(),
         cipher: header.specification(),
@@ -85,9 +85,11 @@ pub(super) fn describe(header: &Phdr) -> HeaderFacts {
             salt: hex::digits(header.digest_salt()),
             digest: hex::digits(header.digest()),
         },
-    };
-    let keyslots = (0..).zip(&header.slots).map(|(number, slot)| KeyslotFacts::Luks1(keyslot(header, number, slot)));
-    HeaderFacts::new(Some(keyslots.collect()), FormatFacts::Luks1(facts))
+    }
+}
+
+pub(super) fn keyslots(header: &Phdr) -> impl Iterator<Item = Luks1Keyslot> {
+    (0..).zip(&header.slots).map(move |(number, slot)| keyslot(header, number, slot))
 }
 
 fn keyslot(header: &Phdr, number: u32, slot: &Slot) -> Luks1Keyslot {

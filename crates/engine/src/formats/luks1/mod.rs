@@ -3,7 +3,7 @@
 
 mod backup;
 mod create;
-mod describe;
+pub(super) mod describe;
 mod editor;
 pub(in crate::formats) mod header;
 mod repair;
@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use claviger_crypto::dmcrypt::Sectors;
 
-use super::header_facts::HeaderFacts;
+use super::header_facts::{FormatFacts, HeaderFacts, KeyslotFacts};
 use super::luks::{Stored, cipher_error, data_elsewhere, header_alone, opened_by};
 use super::takes::{Parameter, Takes, check_opening};
 use super::{
@@ -148,7 +148,8 @@ impl Header for Luks1Header {
     }
 
     fn describe(&self) -> Option<HeaderFacts> {
-        Some(describe::describe(&self.header))
+        let keyslots = describe::keyslots(&self.header).map(KeyslotFacts::Luks1).collect();
+        Some(HeaderFacts::new(Some(keyslots), FormatFacts::Luks1(describe::facts(&self.header))))
     }
 
     fn plan(&self, with: &Unlock<'_>) -> Option<UnlockPlan> {

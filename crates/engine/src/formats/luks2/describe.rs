@@ -13,7 +13,7 @@ use super::metadata::{self, Digest, Id, Keyslot, MetadataSegment, Size};
 use super::read::{Luks2CopyState, ReadHeader};
 use super::validate::{digests_of, printable, requirements};
 use super::{derivation, layout};
-use crate::formats::header_facts::{FormatFacts, HeaderFacts, KeyslotFacts, as_text};
+use crate::formats::facts::as_text;
 use crate::hex;
 
 /// The facts in a LUKS2 header apart from its keyslots.
@@ -281,11 +281,11 @@ pub struct Luks2Digest {
     pub iterations: Option<u32>,
 }
 
-/// Describes the whole header. It includes salts and digests, which are not secret, but no keys.
-pub(super) fn describe(header: &ReadHeader) -> HeaderFacts {
+/// Describes the header apart from its keyslots. It includes salts and digests, which are not secret, but no keys.
+pub(super) fn facts(header: &ReadHeader) -> Luks2Facts {
     let metadata = &header.metadata;
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    let facts = Luks2Facts {
+    Luks2Facts {
         format: "LUKS2",
         version: 2,
         uuid: text(&header.binary.uuid),
@@ -301,10 +301,11 @@ pub(super) fn describe(header: &ReadHeader) -> HeaderFacts {
         segments: metadata.segments.iter().map(|(number, one)| segment(*number, one)).collect(),
         tokens: metadata.tokens.iter().map(|(number, one)| token(*number, one)).collect(),
         digests: metadata.digests.iter().map(|(number, one)| digest(*number, one)).collect(),
-    };
-    let keyslots =
-        metadata.keyslots.iter().map(|(number, one)| KeyslotFacts::Luks2(Box::new(keyslot(header, *number, one))));
-    HeaderFacts::new(Some(keyslots.collect()), FormatFacts::Luks2(facts))
+    }
+}
+
+pub(super) fn keyslots(header: &ReadHeader) -> impl Iterator<Item = Luks2Keyslot> {
+    header.metadata.keyslots.iter().map(move |(number, one)| keyslot(header, *number, one))
 }
 
 fn copy(header: &ReadHeader, which: Which, state: &Luks2CopyState) -> Luks2Copy {

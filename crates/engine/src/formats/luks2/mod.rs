@@ -10,7 +10,7 @@ mod change;
 pub(super) mod convert;
 mod create;
 mod derivation;
-mod describe;
+pub(super) mod describe;
 mod editor;
 mod keyslots;
 mod layout;
@@ -38,7 +38,7 @@ pub use describe::{
 #[doc(hidden)]
 pub use read::{Luks2CopyState, ReadHeader, read, read_secondary};
 
-use super::header_facts::HeaderFacts;
+use super::header_facts::{FormatFacts, HeaderFacts, KeyslotFacts};
 use super::luks::{Stored, opened_by};
 use super::plan::UnlockPlan;
 use super::takes::{Parameter, Takes, check_opening};
@@ -247,7 +247,8 @@ impl Header for Luks2Header {
     }
 
     fn describe(&self) -> Option<HeaderFacts> {
-        Some(describe::describe(&self.header))
+        let keyslots = describe::keyslots(&self.header).map(|slot| KeyslotFacts::Luks2(Box::new(slot))).collect();
+        Some(HeaderFacts::new(Some(keyslots), FormatFacts::Luks2(describe::facts(&self.header))))
     }
 
     fn sealed(&self) -> Vec<Sealed> {

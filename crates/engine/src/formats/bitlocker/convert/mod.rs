@@ -10,7 +10,7 @@
 mod begin;
 mod decrypted;
 mod leave;
-mod log;
+pub(super) mod log;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -20,13 +20,13 @@ use std::time::Duration;
 use claviger_crypto::pool::{Pool, for_each_piece};
 use claviger_crypto::{Secret, SectorCipher};
 
-use super::boot::{Kind, LEN};
+use super::boot::{Boot, Kind, LEN};
 use super::editor::next_counter;
 use super::layout::{Part, Places, ZoneState};
 use super::metadata::{COPIES, Copy, Metadata, State};
 use super::method::Method;
 use super::noise::is_noise;
-use super::{BitLocker, BitLockerHeader, NAME, find, is_decrypted, is_encrypted, unlock, wiped, write};
+use super::{BitLocker, BitLockerHeader, NAME, is_decrypted, is_encrypted, unlock, wiped, write};
 use crate::advice::Advice;
 use crate::credential::{Credential, Unlock};
 use crate::error::{Error, ErrorKind, Result};
@@ -37,8 +37,7 @@ use crate::random;
 use crate::spec::Spec;
 use crate::store::{SMALLEST_SECTOR, Store};
 use crate::volume::Volume;
-pub(super) use log::block_room;
-use log::{Log, Record};
+use log::{Log, Record, block_room};
 
 /// How many bytes a thread converts at a time.
 const PIECE: usize = 128 << 10;
@@ -177,7 +176,7 @@ fn next_zone(places: &Places, watermark: u64, towards: Towards, most: u64) -> Op
 
 /// Refuses volumes whose metadata cannot be proven, or that only Windows can finish. The first sector is not sealed.
 fn can_be_converted(header: &BitLockerHeader) -> Result<()> {
-    let kinds = header.copies.iter().map(|copy| find::boot_of(&copy.metadata).kind).chain([header.boot.kind]);
+    let kinds = header.copies.iter().map(|copy| Boot::of(&copy.metadata).kind).chain([header.boot.kind]);
     for kind in kinds {
         match kind {
             Kind::EncryptOnWrite => {
@@ -262,7 +261,7 @@ impl Converting {
         }
         let pool = Pool::for_this_machine(Duration::ZERO);
         // Only the metadata are sealed, but some To Go volumes do not record their kind there.
-        let to_go = [header.boot.kind, find::boot_of(&metadata).kind].contains(&Kind::ToGo);
+        let to_go = [header.boot.kind, Boot::of(&metadata).kind].contains(&Kind::ToGo);
         let kind = if to_go { Kind::ToGo } else { Kind::Windows7 };
         let (store, read) = (Arc::clone(store), header.copies);
         Ok(Self { store, read, metadata, kind, places, method, vmk, cipher, log, log_size, zone, towards, pool })
