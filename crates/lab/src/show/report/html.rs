@@ -9,8 +9,8 @@ use claviger_engine::{Error, Result};
 
 use super::facts::{facts, method};
 use super::missing::{failures, other_notes, unmeasured};
-use super::run::{RunReport, is_numeric};
-use super::{Extra, PagePart};
+use super::table::is_numeric;
+use super::{Extra, PagePart, RunReport};
 use crate::model::figures::Run;
 use canvas::Look;
 use sections::{Ciphers, Drawing, Section};
@@ -21,8 +21,17 @@ const AT_ONCE: usize = 8;
 /// Characters of a cell that is given room for words.
 const LONG: usize = 40;
 
-/// The page of a run.
-pub(super) fn page(report: &RunReport) -> Result<String> {
+impl RunReport<'_> {
+    /// One self-contained page with charts. There is no script in it, and nothing that is fetched from elsewhere.
+    ///
+    /// # Errors
+    /// `Io` where a chart cannot be drawn.
+    pub fn html(&self) -> Result<String> {
+        page(self)
+    }
+}
+
+fn page(report: &RunReport) -> Result<String> {
     let run = report.run;
     let looks = Looks::of(run);
     let mut extras: Vec<&Extra> = report.extras.iter().collect();

@@ -1,7 +1,7 @@
 //! Grouping in a run's report: the cells that share a chart and a table, and how their figures are formatted.
 
 use crate::model::case::{Axis, Case, Unit};
-use crate::model::words::{case_words, rate};
+use crate::model::words::{case_words, percent, rate};
 use crate::show::summary::{Cell, Summary};
 
 /// Cells of one workload that share a chart.
@@ -213,6 +213,17 @@ impl Scale {
     pub(super) fn interval(self, low: f64, high: f64) -> String {
         format!("{} … {}", self.text(low), self.text(high))
     }
+}
+
+/// The loss in per cent; empty where there is none.
+pub(super) fn loss_text(cell: &Cell) -> String {
+    cell.loss.as_ref().filter(|l| l.loss.is_finite()).map(|l| percent(l.loss)).unwrap_or_default()
+}
+
+/// The interval of the loss in per cent; empty where there is none.
+pub(super) fn loss_interval(cell: &Cell) -> String {
+    let finite = cell.loss.as_ref().filter(|l| l.low.is_finite() && l.high.is_finite());
+    finite.map(|l| format!("{} … {}", percent(l.low), percent(l.high))).unwrap_or_default()
 }
 
 /// A number for people: three digits or so, all digits of large ones.

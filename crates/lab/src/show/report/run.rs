@@ -6,14 +6,14 @@ use serde::{Serialize, Serializer};
 
 use crate::model::figures::{FacilityRecord, Measure, Pass, Run};
 use crate::model::statistics::LossVerdict;
-use crate::model::words::{case_words, number, percent, printable, word};
+use crate::model::words::{case_words, percent, printable, word};
 use crate::show::summary::{Cell, Summary};
 
 use super::facts::{facts, method};
 use super::missing::{failures, other_notes, unmeasured};
-use super::panels::{Kind, Panel, Scale, axis_words, panels, strays, tick};
-use super::table::{WIDTH, bar, csv_record, hanging, optional, table, wrapped};
-use super::{CsvRecord, Extra, PagePart, Text, csv, html};
+use super::panels::{Kind, Panel, Scale, axis_words, loss_interval, loss_text, panels, strays, tick};
+use super::table::{WIDTH, bar, csv_record, exact, hanging, is_numeric, optional, table, wrapped};
+use super::{CsvRecord, Extra, PagePart, Text, csv};
 
 /// A run with what it shows, and what else is to be told of it.
 #[derive(Clone, Copy, Debug)]
@@ -70,14 +70,6 @@ impl RunReport<'_> {
         let json = serde_json::to_string_pretty(self);
         json.map(|text| text + "\n").map_err(|e| Error::from(std::io::Error::from(e)))
     }
-
-    /// One self-contained page with charts. There is no script in it, and nothing that is fetched from elsewhere.
-    ///
-    /// # Errors
-    /// `Io` where a chart cannot be drawn.
-    pub fn html(&self) -> Result<String> {
-        html::page(self)
-    }
 }
 
 csv_record!(Cell {
@@ -109,15 +101,6 @@ csv_record!(Sample<'_> {
     steal_share: exact(conditions.steal_share), throttled: optional(&conditions.throttled, u64::to_string),
     energy_j: optional(&conditions.energy_j, |j| exact(*j)), caches_dropped: conditions.caches_dropped,
 );
-
-/// A figure in full: latencies of microseconds are seconds here. Empty for what is no number.
-pub(super) fn exact(value: f64) -> String {
-    match value {
-        v if !v.is_finite() => String::new(),
-        v if v != 0.0 && v.abs() < 1e-3 => format!("{v:e}"),
-        v => number(v),
-    }
-}
 
 impl Text for RunReport<'_> {
     fn text(&self) -> String {
@@ -230,11 +213,6 @@ fn paragraph(extra: &Extra, row: &[String]) -> String {
     hanging("- ", "  ", &format!("{last}: {first}")) + &others.collect::<String>()
 }
 
-/// Whether a cell of a table is a number, an interval of numbers or nothing, and goes to the right.
-pub(super) fn is_numeric(cell: &str) -> bool {
-    cell.chars().all(|c| c.is_ascii_digit() || matches!(c, '.' | ',' | '-' | '–' | '−' | '+' | '…' | ' ' | '%' | '*'))
-}
-
 fn panel_text(panel: &Panel) -> String {
     let scale = panel.scale();
     match panel.kind {
@@ -305,17 +283,6 @@ fn bars_text(panel: &Panel, scale: Scale) -> String {
         text += "~ still unsteady after the last pass\n";
     }
     text
-}
-
-/// The loss in per cent; empty where there is none.
-pub(super) fn loss_text(cell: &Cell) -> String {
-    cell.loss.as_ref().filter(|l| l.loss.is_finite()).map(|l| percent(l.loss)).unwrap_or_default()
-}
-
-/// The interval of the loss in per cent; empty where there is none.
-pub(super) fn loss_interval(cell: &Cell) -> String {
-    let finite = cell.loss.as_ref().filter(|l| l.low.is_finite() && l.high.is_finite());
-    finite.map(|l| format!("{} … {}", percent(l.low), percent(l.high))).unwrap_or_default()
 }
 
 fn short(verdict: LossVerdict) -> &'static str {

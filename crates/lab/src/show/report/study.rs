@@ -12,8 +12,7 @@ use crate::show::summary::Summary;
 
 use super::missing::unmeasured;
 use super::panels::{Scale, once};
-use super::run::exact;
-use super::table::optional;
+use super::table::{exact, optional};
 use super::{Chart, CsvRecord, Extra, LossPair, PagePart};
 
 /// Sections of the study that this run repeats; none where it repeats no study.

@@ -3,6 +3,7 @@
 use std::iter;
 
 use super::CsvRecord;
+use crate::model::words::number;
 
 /// Widest bar, in characters.
 const BAR: usize = 12;
@@ -34,6 +35,20 @@ pub(super) fn table(
         }
     }
     text
+}
+
+/// Whether a cell of a table is a number, an interval of numbers or nothing, and goes to the right.
+pub(super) fn is_numeric(cell: &str) -> bool {
+    cell.chars().all(|c| c.is_ascii_digit() || matches!(c, '.' | ',' | '-' | '–' | '−' | '+' | '…' | ' ' | '%' | '*'))
+}
+
+/// A figure in full: latencies of microseconds are seconds here. Empty for what is no number.
+pub(super) fn exact(value: f64) -> String {
+    match value {
+        v if !v.is_finite() => String::new(),
+        v if v != 0.0 && v.abs() < 1e-3 => format!("{v:e}"),
+        v => number(v),
+    }
 }
 
 /// A bar of `value` where `largest` has the full width, to an eighth of a character.

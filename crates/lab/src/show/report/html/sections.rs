@@ -10,9 +10,10 @@ use crate::model::ciphers::CipherSpeed;
 use crate::model::figures::{Trace, WorkloadRecord};
 use crate::model::statistics::{LossVerdict, median};
 use crate::model::words::{case_words, counted, percent, place, rate, size};
-use crate::show::report::panels::{Kind, Panel, Scale, axis_words, in_series, layer, once, panels, plain, tick};
-use crate::show::report::run::{RunReport, loss_interval, loss_text};
-use crate::show::report::{Chart, LossPair};
+use crate::show::report::panels::{
+    Kind, Panel, Scale, axis_words, in_series, layer, loss_interval, loss_text, once, panels, plain, tick,
+};
+use crate::show::report::{Chart, LossPair, RunReport};
 use crate::show::summary::Cell;
 
 /// Rows of bars in one chart: more do not fit on a printed page.
