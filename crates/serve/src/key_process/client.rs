@@ -16,9 +16,8 @@ use rustix::net::{Shutdown, shutdown};
 use rustix::thread::futex::{self, Flags};
 use rustix::time::Timespec;
 
-use super::files;
 use super::shared_sys::{KeyRequest, ROOM, SLOTS, Slot, Slots, TURNS};
-use super::{ANSWERED, ASKED, DECRYPT, DONE, ENCRYPT, WIPED, WRONG};
+use super::{ANSWERED, ASKED, DECRYPT, DONE, ENCRYPT, FOLDER_MOST, WIPED, WRONG};
 use crate::aligned;
 use crate::wait::wait;
 
@@ -141,15 +140,15 @@ impl KeyProcess for KeyClient {
 }
 
 impl KeyClient {
-    /// Sends a request about a folder's keys: see [`files`].
+    /// Sends a request about a folder's keys: see [`super::files`].
     pub(super) fn ask_of_folder(&self, order: u32, file: u32, said: &[u8]) -> io::Result<Vec<u8>> {
-        if said.len() > files::MOST {
+        if said.len() > FOLDER_MOST {
             return Err(io::ErrorKind::InvalidFilename.into());
         }
-        let mut slot = self.slot(4 + files::MOST)?;
+        let mut slot = self.slot(4 + FOLDER_MOST)?;
         slot.memory(0, said.len()).copy_from_slice(said);
         self.shared.ask(&mut slot, [order, file], 0, said.len())?;
-        let (len, answer) = slot.memory(0, 4 + files::MOST).split_at(4);
+        let (len, answer) = slot.memory(0, 4 + FOLDER_MOST).split_at(4);
         let len = u32::from_le_bytes([len[0], len[1], len[2], len[3]]);
         answer.get(..len as usize).map(<[u8]>::to_vec).ok_or_else(|| io::ErrorKind::InvalidData.into())
     }

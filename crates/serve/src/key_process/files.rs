@@ -9,6 +9,7 @@ use claviger_engine::key_process::Refused;
 use claviger_engine::key_process::folder::{FolderKeyProcess, FolderKeyTable};
 use claviger_engine::key_process::volume::Keys;
 
+use super::FOLDER_MOST;
 use super::client::KeyClient;
 
 /// [`super::shared_sys::KeyRequest::order`]: opens a file with the given key. The answer is the file's number.
@@ -21,9 +22,6 @@ pub(super) const CLOSE: u32 = 18;
 pub(super) const PLAIN_NAME: u32 = 19;
 /// Encrypts a name. The answer is the stored name.
 pub(super) const STORED_NAME: u32 = 20;
-
-/// Maximum length of an argument or answer, in bytes: no header or name is longer.
-pub(super) const MOST: usize = 12 << 10;
 
 /// Whether this is an order for a folder's keys.
 pub(super) fn is_order(order: u32) -> bool {
@@ -51,7 +49,7 @@ pub(super) fn carry_out(keys: &Keys, order: u32, file: u32, said: &[u8]) -> Resu
         STORED_NAME => folder.stored_name(name)?.into_vec(),
         _ => return Err(Refused),
     };
-    if answer.len() <= MOST { Ok(answer) } else { Err(Refused) }
+    if answer.len() <= FOLDER_MOST { Ok(answer) } else { Err(Refused) }
 }
 
 impl FolderKeyProcess for KeyClient {

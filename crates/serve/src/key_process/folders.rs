@@ -12,36 +12,14 @@ use claviger_engine::opening::{FoundFolder, Locked};
 use claviger_engine::trees::{Attributes, Entry, Node, NodeKind, Space, Tree};
 use rustix::io::Errno;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 
-use super::opening::{Hello, IoSide, PIECE, Said, Terms, Turns};
+use super::opening::{Folder, Hello, IoSide, KeySide, PIECE, Said, Terms, Turns, Wish};
 
 /// The most names of a folder that are sent: more than unlocking reads.
 const MOST_NAMES: usize = 200_000;
 
 /// The maximum length of an answer, in bytes: that many names of maximum length.
 const LONGEST: usize = 64 << 20;
-
-/// What the key process learns about a folder.
-#[derive(Clone, Serialize, Deserialize)]
-pub(super) struct Folder {
-    root: Node,
-    writable: bool,
-    format: String,
-    wrapped_passphrase: Option<Vec<u8>>,
-    signatures: Vec<String>,
-}
-
-/// A request of the key process about the folder.
-#[derive(Serialize, Deserialize)]
-pub(super) enum Wish {
-    List { folder: Node },
-    Lookup { folder: Node, name: Vec<u8> },
-    Take { folder: Node, name: Vec<u8>, node: Node, kind: u8 },
-    Read { file: Node, offset: u64, len: u32 },
-    Extended { node: Node, name: Vec<u8> },
-    Forget { node: Node, times: u64 },
-}
 
 /// Kinds are sent as their index in this list.
 const KINDS: [NodeKind; 4] = [NodeKind::File, NodeKind::Folder, NodeKind::Link, NodeKind::Special];
@@ -155,14 +133,14 @@ fn receive(mut socket: &UnixStream) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-impl Folder {
-    /// The key process's view of the folder.
-    pub fn found_folder(&self, channel: &Arc<Turns>) -> FoundFolder {
+impl KeySide {
+    /// The folder, read-only, if a folder is shared.
+    pub fn folder(&self) -> Option<FoundFolder> {
+        let Folder { root, writable, format, wrapped_passphrase, signatures } = self.folder.clone()?;
         let mut beside = Beside::default();
-        beside.wrapped_passphrase.clone_from(&self.wrapped_passphrase);
-        beside.signatures.clone_from(&self.signatures);
-        let tree = ForwardedTree { channel: Arc::clone(channel), root: self.root, writable: self.writable };
-        FoundFolder { tree: Arc::new(tree), format: self.format.clone(), beside }
+        (beside.wrapped_passphrase, beside.signatures) = (wrapped_passphrase, signatures);
+        let tree = ForwardedTree { channel: Arc::clone(&self.socket), root, writable };
+        Some(FoundFolder { tree: Arc::new(tree), format, beside })
     }
 }
 

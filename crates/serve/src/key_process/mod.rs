@@ -37,6 +37,9 @@ const ASKED: u32 = 1;
 const DECRYPT: u32 = 1;
 const ENCRYPT: u32 = 2;
 
+/// Maximum length of an argument to a folder's keys or of their answer, in bytes: no header or name is longer.
+const FOLDER_MOST: usize = 12 << 10;
+
 /// [`shared_sys::KeyRequest::answer`].
 const DONE: u32 = 0;
 const REFUSED: u32 = 1;

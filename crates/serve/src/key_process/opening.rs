@@ -10,14 +10,14 @@ use std::time::Duration;
 
 use claviger_engine::Store;
 use claviger_engine::key_process::volume::Keys;
-use claviger_engine::opening::{FoundFolder, Stores};
+use claviger_engine::opening::Stores;
+use claviger_engine::trees::Node;
 use rustix::event::{PollFd, PollFlags};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::client::KeyClient;
-use super::folders::{self, Folder};
 use super::server::KeyServer;
 use super::shared_sys::{Shared, Slots};
 use crate::spin::Awake;
@@ -78,7 +78,7 @@ pub(super) enum Said<T> {
     /// Checks that the store still has its length.
     StillWhole { header: bool },
     /// Reads a folder.
-    Look(folders::Wish),
+    Look(Wish),
     /// Asks the user for confirmation.
     Ask(String),
     /// Removes a file that the key process made before its cage was closed, if the path still leads to this file.
@@ -87,6 +87,27 @@ pub(super) enum Said<T> {
     Opened(T),
     /// Unlocking failed. Only the reader of this message can still report it.
     Failed(String),
+}
+
+/// What the key process learns about a folder.
+#[derive(Clone, Serialize, Deserialize)]
+pub(super) struct Folder {
+    pub root: Node,
+    pub writable: bool,
+    pub format: String,
+    pub wrapped_passphrase: Option<Vec<u8>>,
+    pub signatures: Vec<String>,
+}
+
+/// A request of the key process about the folder.
+#[derive(Serialize, Deserialize)]
+pub(super) enum Wish {
+    List { folder: Node },
+    Lookup { folder: Node, name: Vec<u8> },
+    Take { folder: Node, name: Vec<u8>, node: Node, kind: u8 },
+    Read { file: Node, offset: u64, len: u32 },
+    Extended { node: Node, name: Vec<u8> },
+    Forget { node: Node, times: u64 },
 }
 
 /// The answer to a message: done, with the bytes of a `Read` following, or an error.
@@ -259,11 +280,11 @@ impl IoSide {
 
 /// The key process's side.
 pub struct KeySide {
-    socket: Arc<Turns>,
+    pub(super) socket: Arc<Turns>,
     memory: Shared,
     disk: SharedStore,
     header: Option<SharedStore>,
-    folder: Option<Folder>,
+    pub(super) folder: Option<Folder>,
     writes: bool,
     told: Value,
 }
@@ -298,11 +319,6 @@ impl KeySide {
     /// The store of the detached header, with the same rule for writes.
     pub fn header(&self) -> Option<Arc<dyn Store>> {
         Some(self.forwarded(self.header.clone()?, true))
-    }
-
-    /// The folder, read-only, if a folder is shared.
-    pub fn folder(&self) -> Option<FoundFolder> {
-        self.folder.as_ref().map(|folder| folder.found_folder(&self.socket))
     }
 
     fn forwarded(&self, shared: SharedStore, header: bool) -> Arc<dyn Store> {

@@ -14,7 +14,7 @@ use rustix::thread::futex::{self, Flags};
 
 use super::files;
 use super::shared_sys::{DATA, KeyRequest, ROOM, SLOTS, Shared, TURNS};
-use super::{ANSWERED, ASKED, DECRYPT, DONE, ENCRYPT, REFUSED, WIPED, WRONG};
+use super::{ANSWERED, ASKED, DECRYPT, DONE, ENCRYPT, FOLDER_MOST, REFUSED, WIPED, WRONG};
 use crate::spin::{Awake, Running, Sleeping, Spinner};
 
 /// How long a thread polls for the next request before it sleeps.
@@ -133,8 +133,8 @@ impl KeyServer {
         data: Range<usize>,
         room: &mut [u8],
     ) -> Result<(), Refused> {
-        let said = room.get_mut(..data.len()).filter(|said| said.len() <= files::MOST).ok_or(Refused)?;
-        if DATA - data.start < 4 + files::MOST {
+        let said = room.get_mut(..data.len()).filter(|said| said.len() <= FOLDER_MOST).ok_or(Refused)?;
+        if DATA - data.start < 4 + FOLDER_MOST {
             return Err(Refused);
         }
         self.shared.copy_out(data.start, said);
@@ -358,14 +358,14 @@ mod tests {
         for into in [0, 512, u64::MAX - 511] {
             assert_eq!(ask(&shared, [DECRYPT, 0, 512], into), REFUSED);
         }
-        for bad in [&key[..63], &[], &[0; 4096], &vec![0; files::MOST]] {
+        for bad in [&key[..63], &[], &[0; 4096], &vec![0; FOLDER_MOST]] {
             assert_eq!(said(&shared, [files::OPEN, 0], bad), None, "{} bytes are no key", bad.len());
         }
         assert_eq!(said(&shared, [files::OPEN, 0], &key), Some(vec![0; 4]));
         assert_eq!(said(&shared, [files::OPEN, 0], &other), Some(vec![1, 0, 0, 0]));
         // Arguments that are too long or do not fit, and invalid orders.
         for (what, into) in [
-            ([files::OPEN, 0, files::MOST as u32 + 1], 0),
+            ([files::OPEN, 0, FOLDER_MOST as u32 + 1], 0),
             ([files::STORED_NAME, 0, ROOM as u32], 0),
             ([files::STORED_NAME, 0, u32::MAX], 0),
             ([files::PLAIN_NAME, 0, ROOM as u32 + 1], u64::MAX),
@@ -415,7 +415,7 @@ mod tests {
         assert_eq!(said(&shared, [files::STORED_NAME, 0], b"name"), Some(b"xname".to_vec()));
         assert_eq!(said(&shared, [files::PLAIN_NAME, 0], b"xname"), Some(b"\x01name".to_vec()));
         assert_eq!(said(&shared, [files::PLAIN_NAME, 0], b"\xff\0/"), Some(Vec::new()));
-        assert_eq!(said(&shared, [files::STORED_NAME, 0], &vec![b'n'; files::MOST]), None, "too long an answer");
+        assert_eq!(said(&shared, [files::STORED_NAME, 0], &vec![b'n'; FOLDER_MOST]), None, "too long an answer");
         kept.wipe();
         assert_eq!(ask(&shared, [files::STORED_NAME, 0, 4], 0), WIPED);
         // Keys of a volume have no files, and a read-only folder makes none.

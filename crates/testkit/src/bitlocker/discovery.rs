@@ -1,10 +1,12 @@
 //! The FAT32 file system in front of a To Go volume, which explains the volume to systems without BitLocker.
 
-use super::maker::IDENTIFIER;
-
 const RESERVED: u64 = 33;
 const CLUSTER: u64 = 1024;
 const README: &[u8] = b"This drive is encrypted with BitLocker.\r\n";
+
+/// 4967d63b-2e29-4ad8-8399-f6a339e3d001, as on disk: volumes since Windows 7.
+pub const IDENTIFIER: [u8; 16] =
+    [0x3b, 0xd6, 0x67, 0x49, 0x29, 0x2e, 0xd8, 0x4a, 0x83, 0x99, 0xf6, 0xa3, 0x39, 0xe3, 0xd0, 0x01];
 
 /// b580060e-778a-4057-b39a-e3df8e81b1a1, as on disk.
 const TO_GO: [u8; 16] =

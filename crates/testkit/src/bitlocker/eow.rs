@@ -2,14 +2,25 @@
 
 use std::ops::Range;
 
-use super::maker::EncryptOnWrite;
-
 /// 92a84d3b-dd80-4d0e-9e4e-b1e3284eaed8, as on disk.
 pub const IDENTIFIER: [u8; 16] =
     [0x3b, 0x4d, 0xa8, 0x92, 0x80, 0xdd, 0x0e, 0x4d, 0x9e, 0x4e, 0xb1, 0xe3, 0x28, 0x4e, 0xae, 0xd8];
 
 /// Bytes in the log for each sector.
 const LOGGED: usize = 16;
+
+/// Settings of a volume that encrypts each chunk when it is first written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EncryptOnWrite {
+    /// Bytes per bit of a bitmap: 8 MiB on Windows.
+    pub chunk: u64,
+    /// Number of bitmaps. All cover the same number of chunks, except that the last may cover fewer.
+    pub regions: u64,
+    /// Plaintext chunks, counted from the start of the volume.
+    pub plain: Vec<u64>,
+    /// A chunk being converted, and how many of its sectors are done. Only the log records this.
+    pub under_way: Option<(u64, u64)>,
+}
 
 impl EncryptOnWrite {
     /// Whether the data at byte `at` are encrypted.

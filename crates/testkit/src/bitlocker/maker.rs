@@ -5,7 +5,8 @@ use std::ops::Range;
 use std::path::PathBuf;
 
 use super::crypto::{self, Method};
-use super::eow;
+use super::discovery::IDENTIFIER;
+use super::eow::{self, EncryptOnWrite};
 use super::metadata::{Datum, HEADERS, Nonces, Seal, TIME, set_datums, validation};
 use super::oracles::{Features, Key, expect_all};
 use crate::random::Random;
@@ -62,19 +63,6 @@ pub enum State {
 
 /// Length of the log at the watermark in state 2.
 const DIRTY_LOG: u64 = 0x1_0000;
-
-/// Settings of a volume that encrypts each chunk when it is first written.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct EncryptOnWrite {
-    /// Bytes per bit of a bitmap: 8 MiB on Windows.
-    pub chunk: u64,
-    /// Number of bitmaps. All cover the same number of chunks, except that the last may cover fewer.
-    pub regions: u64,
-    /// Plaintext chunks, counted from the start of the volume.
-    pub plain: Vec<u64>,
-    /// A chunk being converted, and how many of its sectors are done. Only the log records this.
-    pub under_way: Option<(u64, u64)>,
-}
 
 /// Description of a volume to make. `Volume::new` has a simple one, to be changed with struct update syntax.
 #[derive(Clone, Debug)]
@@ -726,10 +714,6 @@ impl<'a> Making<'a> {
         sector
     }
 }
-
-/// 4967d63b-2e29-4ad8-8399-f6a339e3d001, as on disk.
-pub const IDENTIFIER: [u8; 16] =
-    [0x3b, 0xd6, 0x67, 0x49, 0x29, 0x2e, 0xd8, 0x4a, 0x83, 0x99, 0xf6, 0xa3, 0x39, 0xe3, 0xd0, 0x01];
 
 /// The cluster of the MFT's mirror, in boot sectors.
 const MFT_MIRROR: u64 = 2;

@@ -6,7 +6,8 @@ use crate::support::*;
 use claviger_engine::formats::{self, HeaderEditor, Prepared, Verdict};
 use claviger_engine::store::MemoryStore;
 use claviger_engine::{Credential, Error, ErrorKind, Payload, Result, Secret, Store, Unlock, Unlocked, Volume};
-use claviger_testkit::bitlocker::maker::{self, EncryptOnWrite, Kind, Made, Protector, State};
+use claviger_testkit::bitlocker::eow::EncryptOnWrite;
+use claviger_testkit::bitlocker::maker::{self, Kind, Made, Protector, State};
 use claviger_testkit::bitlocker::metadata::{Datum, HEADERS, Nonces, Seal, set_datums, validation};
 
 /// A volume of a MiB that opens without a password: none has to be stretched.

@@ -9,8 +9,8 @@ use claviger_engine::store::MemoryStore;
 use claviger_engine::{Credential, ErrorKind, Result, Secret, Store, Unlock, Unlocked, Volume};
 use claviger_testkit::bitlocker::crypto::Method;
 use claviger_testkit::bitlocker::damage::ALL;
-use claviger_testkit::bitlocker::eow::IDENTIFIER;
-use claviger_testkit::bitlocker::maker::{self, EncryptOnWrite, Kind, Made, Protector, State};
+use claviger_testkit::bitlocker::eow::{EncryptOnWrite, IDENTIFIER};
+use claviger_testkit::bitlocker::maker::{self, Kind, Made, Protector, State};
 use claviger_testkit::fsx::{Plan, StoreDisk, exercise, seed};
 
 const LOST: &str = "Read-only: the encryption bitmaps are lost";
