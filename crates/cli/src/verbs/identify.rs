@@ -214,6 +214,10 @@ impl Report for Vec<Identified> {
         }
         Ok(())
     }
+
+    fn json(&self) -> serde_json::Result<String> {
+        output::json_list(self)
+    }
 }
 
 /// Each reason once, with the formats that have it.

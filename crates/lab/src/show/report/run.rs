@@ -1,6 +1,6 @@
 //! A run as text, CSV and JSON.
 
-use claviger_engine::{Error, Result};
+use claviger_engine::Result;
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 
@@ -60,15 +60,6 @@ impl RunReport<'_> {
     /// One line for each cell of the tables of the study that was repeated; empty where none was.
     pub fn study_csv(&self) -> String {
         csv(&super::study::records(self.run, self.summary))
-    }
-
-    /// All of it, for machines.
-    ///
-    /// # Errors
-    /// `Io` where that cannot be written as JSON.
-    pub fn json(&self) -> Result<String> {
-        let json = serde_json::to_string_pretty(self);
-        json.map(|text| text + "\n").map_err(|e| Error::from(std::io::Error::from(e)))
     }
 
     /// One self-contained page with charts. There is no script in it, and nothing that is fetched from elsewhere.
@@ -348,7 +339,7 @@ mod tests {
             let report = RunReport { run: &run, summary: &summary, extras: &Extra::published(&run, &summary) };
             let text = report.text();
             assert!(!text.contains(|c: char| c.is_control() && c != '\n'), "{text:?}");
-            assert!(report.html().is_ok() && report.json().is_ok());
+            assert!(report.html().is_ok() && serde_json::to_string(&report).is_ok());
             assert!(!report.cells_csv().is_empty() && !report.samples_csv().is_empty());
             let changes = RunChanges::between(&sample::run(), &run, 0.03);
             assert!(!changes.text().contains('\u{1b}'));
