@@ -139,11 +139,13 @@ impl RegisterArgs {
 
     /// Fails for a volume whose round keys would still be in memory.
     fn check_volume(&self, facts: &Facts) -> Result<()> {
-        let mode = facts.mode.to_ascii_lowercase();
-        // XTS has two keys; one encrypts the tweak.
-        let bits = if mode.starts_with("xts") { facts.key_bits / 2 } else { facts.key_bits };
-        let modes = ["xts", "cbc"].iter().any(|known| mode.starts_with(known));
-        let known = facts.cipher.eq_ignore_ascii_case("AES") && modes && matches!(bits, 128 | 256);
+        let sizes: &[u32] = match facts.mode.to_ascii_lowercase().get(..3) {
+            // XTS has two keys, of which TrueCrypt and VeraCrypt count one.
+            Some("xts") => &[256, 512],
+            Some("cbc") => &[128, 256],
+            _ => &[],
+        };
+        let known = facts.cipher.eq_ignore_ascii_case("AES") && sizes.contains(&facts.key_bits);
         match self.keys_in_registers && !known {
             true => Err(Error::unsupported(format!(
                 "keys in registers only for {}-{} with {} bits",
