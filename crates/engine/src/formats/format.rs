@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use super::creator::not_created;
 use super::takes::{self, Parameter, Purpose, Takes};
@@ -17,12 +17,16 @@ use crate::store::Store;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase", tag = "verdict", content = "why")]
 pub enum Verdict {
-    /// Not this format, with the reason.
-    No(String),
-    /// Possibly this format, which has no signature, with the reason.
-    Possible(String),
-    /// This format, with the reason.
-    Yes(String),
+    /// Not this format, with the reasons.
+    No(#[serde(serialize_with = "as_one_text")] Vec<String>),
+    /// Possibly this format, which has no signature, with the reasons.
+    Possible(#[serde(serialize_with = "as_one_text")] Vec<String>),
+    /// This format, with the reasons.
+    Yes(#[serde(serialize_with = "as_one_text")] Vec<String>),
+}
+
+fn as_one_text<S: Serializer>(reasons: &[String], serializer: S) -> std::result::Result<S::Ok, S::Error> {
+    serializer.serialize_str(&reasons.join("; "))
 }
 
 /// A format of encrypted volumes.

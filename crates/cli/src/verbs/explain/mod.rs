@@ -439,7 +439,7 @@ impl Explained {
     /// Reports what a format with a signature says about the volume, and which command shows more.
     fn header_of_its_own(&mut self) {
         let yes = |o: &Opinion| match &o.verdict {
-            Verdict::Yes(why) => Some(format!("As a volume of {}: {why}.", o.format)),
+            Verdict::Yes(why) => Some(format!("As a volume of {}: {}.", o.format, why.join("; "))),
             _ => None,
         };
         self.findings.extend(self.diagnosis.formats.iter().filter_map(yes));
@@ -782,7 +782,7 @@ fn looks(diagnosis: &Diagnosis) -> Vec<String> {
     // One sentence for all formats with the same reason.
     let named_only = |o: &Opinion| FORMATS.iter().any(|f| f.name() == o.format && f.headerless());
     let no = |o: &Opinion| match &o.verdict {
-        Verdict::No(why) if !named_only(o) => Some(why.clone()),
+        Verdict::No(why) if !named_only(o) => Some(why.join("; ")),
         _ => None,
     };
     let mut reasons: Vec<String> = formats.iter().filter_map(no).collect();
