@@ -32,7 +32,7 @@ use crate::terminal::file_name::FileName;
 use crate::terminal::output::{self, Report, warn};
 use crate::terminal::{cancel, prompt, size};
 use crate::verbs::create::protectors::{ProtectorArgs, ProtectorReport};
-use conversion::carry_out;
+use conversion::{Convertible, carry_out};
 
 /// What plaintext becomes, and what a volume is taken for that nothing shows in.
 const DEFAULT_FORMAT: &str = "LUKS2";
@@ -154,8 +154,9 @@ pub struct Args {
     key_process: KeyProcessArgs,
 }
 
-/// The stores of the volume, open for writing.
+/// The volume, identified and open for writing.
 struct ReencryptionTarget {
+    of: Convertible,
     data: Arc<dyn Store>,
     /// The store of a detached header.
     header: Option<Arc<dyn Store>>,
@@ -216,14 +217,16 @@ fn alone(in_key_process: Option<&InKeyProcess>, terminal: Option<BorrowedFd<'_>>
 impl Args {
     /// Opens the stores, and creates the file of a new header, which is also returned.
     fn opened(&self, data: Arc<dyn Store>) -> Result<(ReencryptionTarget, Option<Arc<FileStore>>)> {
-        let header_store = || {
+        let identified = || -> Result<_> {
             let of = self.convertible(&*data)?;
             self.check(&of)?;
-            of.converter.reencrypter().map_or(Ok(None), |reencrypter| self.header_store(reencrypter, &*data))
+            let reencrypter = of.converter.reencrypter();
+            Ok((of, reencrypter.map_or(Ok(None), |reencrypter| self.header_store(reencrypter, &*data))?))
         };
-        let (header, made) = header_store().map_err(|e| e.at(&self.path))?.unzip();
+        let (of, header) = identified().map_err(|e| e.at(&self.path))?;
+        let (header, made) = header.unzip();
         let made = made.flatten();
-        Ok((ReencryptionTarget { data, header, new: made.is_some() }, made))
+        Ok((ReencryptionTarget { of, data, header, new: made.is_some() }, made))
     }
 
     /// Opens the files, and reads and writes them for the key process. This process has no keys.
@@ -236,7 +239,7 @@ impl Args {
             self.direct.apply(Bypass::LargeWrites, true, &self.path, &*data);
             self.opened(data)
         });
-        let (ReencryptionTarget { data, header, new }, made) = match opened {
+        let (ReencryptionTarget { data, header, new, of: _ }, made) = match opened {
             Ok(opened) => opened,
             Err(e) => return Err(started.give_up(e.into())),
         };
@@ -257,7 +260,9 @@ impl Args {
     fn keep(&self) -> anyhow::Result<()> {
         let keeping = self.key_process.accept()?;
         let key_side = &keeping.key_side;
-        let opened = ReencryptionTarget { data: key_side.disk(), header: key_side.header(), new: key_side.told()? };
+        let (data, header, new) = (key_side.disk(), key_side.header(), key_side.told()?);
+        let of = self.convertible(&*data).map_err(|e| e.at(&self.path))?;
+        let opened = ReencryptionTarget { of, data, header, new };
         prompt::ask_elsewhere(key_side.asker());
         carry_out(self, opened, Some(&keeping), &|| ())
     }

@@ -39,7 +39,7 @@ pub fn carry_out(
     forget: &dyn Fn(),
 ) -> anyhow::Result<()> {
     let at = |e: Error| e.at(&args.path);
-    let (of, stores) = (args.convertible(&*opened.data).map_err(at)?, opened.stores());
+    let (of, stores) = (opened.of, opened.stores());
     if let Some(reencrypter) = of.converter.reencrypter() {
         args.check_state(reencrypter, stores).inspect_err(|_| forget()).map_err(at)?;
     }
