@@ -110,8 +110,8 @@ fn whole(answer: &str) -> &str {
 }
 
 /// The option's value, or the user's choice.
-fn one<T: Copy>(said: Option<T>, question: &str, option: &str, words: &[Word<T>]) -> anyhow::Result<T> {
-    let Some(value) = said else {
+fn one<T: Copy>(given: Option<T>, question: &str, option: &str, words: &[Word<T>]) -> anyhow::Result<T> {
+    let Some(value) = given else {
         return ask(question, option, words, |answer| meant(words, whole(answer.trim())));
     };
     Ok(value)
