@@ -4,7 +4,7 @@
 use super::boot::{Boot, Kind, SIGNATURE};
 use super::datum::{kind, role};
 use super::eow::Information;
-use super::layout::said_sector_size;
+use super::layout::recorded_sector_size;
 use super::metadata::{Copy, Metadata, VISTA};
 use crate::error::{ErrorKind, Result};
 use crate::little_endian::u64_at;
@@ -59,7 +59,7 @@ pub(super) fn boot_of(metadata: &Metadata) -> Boot {
     // The size of the same beginning in bytes, divided by its number of sectors.
     let divided = || u32::try_from(u64_at(header.get(8..16)?, 0).checked_div(metadata.header_sectors.into())?).ok();
     let sector_size =
-        said_sector_size(metadata).or_else(divided).filter(|size| matches!(size, 512 | 4096)).unwrap_or(512);
+        recorded_sector_size(metadata).or_else(divided).filter(|size| matches!(size, 512 | 4096)).unwrap_or(512);
     Boot {
         kind,
         sector_size,

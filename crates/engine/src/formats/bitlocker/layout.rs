@@ -81,8 +81,8 @@ impl Places {
             let what = format!("{}, but the first sector is of {}", metadata.version, boot.kind.name());
             return Err(malformed("version of the metadata", 10, what));
         }
-        if let Some(said) = said_sector_size(metadata).filter(|said| *said != boot.sector_size) {
-            let what = format!("{sector} bytes according to the first sector, {said} according to the metadata");
+        if let Some(recorded) = recorded_sector_size(metadata).filter(|recorded| *recorded != boot.sector_size) {
+            let what = format!("{sector} bytes according to the first sector, {recorded} according to the metadata");
             return Err(malformed("sector size", 11, what));
         }
         let whole = store_len / sector * sector;
@@ -154,17 +154,17 @@ impl Places {
 }
 
 /// The size of a sector in the metadata, in bytes, which is there since Windows 8.
-pub(super) fn said_sector_size(metadata: &Metadata) -> Option<u32> {
+pub(super) fn recorded_sector_size(metadata: &Metadata) -> Option<u32> {
     const SECTOR_SIZE: usize = 44;
     let header = &metadata.datum(role::HEADER, kind::HEADER_PLACE)?.value;
-    let said = header.get(SECTOR_SIZE..)?.first_chunk()?;
-    Some(u32::from_le_bytes(*said)).filter(|size| matches!(size, 512 | 4096))
+    let bytes = header.get(SECTOR_SIZE..)?.first_chunk()?;
+    Some(u32::from_le_bytes(*bytes)).filter(|size| matches!(size, 512 | 4096))
 }
 
 /// Returns the offset and size of the relocated beginning.
 fn header(metadata: &Metadata, sector: u64) -> Result<(u64, u64)> {
-    let said = metadata.datum(role::HEADER, kind::HEADER_PLACE).filter(|datum| datum.value.len() >= 16);
-    let (place, len) = match said {
+    let datum = metadata.datum(role::HEADER, kind::HEADER_PLACE).filter(|datum| datum.value.len() >= 16);
+    let (place, len) = match datum {
         Some(datum) => (u64_at(&datum.value, 0), u64_at(&datum.value, 8)),
         None => (metadata.header_place, u64::from(metadata.header_sectors) * sector),
     };

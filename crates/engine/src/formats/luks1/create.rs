@@ -232,8 +232,8 @@ pub(super) fn sealed(
     let derived = kdf.derive(passphrase, &salt, key.len(), with)?;
     let bytes = area.seal(key, &derived, Acceleration::On)?;
     // The volume depends on these bytes: errors of memory or the processor must show before anything is written.
-    let alone = Area { at: 0, key_len: area.key_len, stripes: area.stripes, hash: area.hash, cipher: area.cipher };
-    if !alone.read(&MemoryStore::new(bytes.clone()), &derived, Acceleration::On)?.same_as(key) {
+    let written = Area { at: 0, key_len: area.key_len, stripes: area.stripes, hash: area.hash, cipher: area.cipher };
+    if !written.read(&MemoryStore::new(bytes.clone()), &derived, Acceleration::On)?.same_as(key) {
         return Err(std::io::Error::other("the new keyslot does not decrypt to what was encrypted").into());
     }
     let offset = (area.at / SECTOR) as u32;

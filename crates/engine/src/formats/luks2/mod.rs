@@ -323,17 +323,17 @@ fn facts(header: &ReadHeader, opened: &OpenedKey, size: u64) -> Result<Facts> {
     let (cipher, mode) = specification.split_once('-').unwrap_or((specification, ""));
     let kdf = opened.keyslot.and_then(|n| header.metadata.keyslots[&n].kdf.as_ref());
     // With the volume key itself, nothing is derived.
-    let told = kdf.map(|kdf| derivation::of(kdf).map(|kdf| kdf.derivation())).transpose()?;
+    let derivation = kdf.map(|kdf| derivation::of(kdf).map(|kdf| kdf.derivation())).transpose()?;
     let text = |bytes: &[u8]| (!bytes.is_empty()).then(|| String::from_utf8_lossy(bytes).into_owned());
     Ok(Facts {
         format: NAME,
         cipher: cipher.to_owned(),
         mode: mode.to_owned(),
         key_bits: opened.key.len() as u32 * 8,
-        hash: told.as_ref().map(|told| told.hash.into()),
-        iterations: told.as_ref().map_or(0, |told| told.iterations),
+        hash: derivation.as_ref().map(|derivation| derivation.hash.into()),
+        iterations: derivation.as_ref().map_or(0, |derivation| derivation.iterations),
         derivation: None,
-        memory: told.and_then(|told| told.memory),
+        memory: derivation.and_then(|derivation| derivation.memory),
         pim: None,
         header_version: 2,
         header: header.which.copy(),
