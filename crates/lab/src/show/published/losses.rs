@@ -59,7 +59,7 @@ pub fn losses_of(figures: &[Figure]) -> Vec<PublishedLoss> {
             .iter()
             .filter(|baseline| fits(baseline.first, encrypted))
             .max_by_key(|baseline| closeness(baseline.first, encrypted))?;
-        let kept = match encrypted.metric.as_str() {
+        let left = match encrypted.metric.as_str() {
             "time" => baseline.value / group.value,
             _ => group.value / baseline.value,
         };
@@ -68,7 +68,7 @@ pub fn losses_of(figures: &[Figure]) -> Vec<PublishedLoss> {
             baseline: baseline.value,
             repetitions: group.repetitions,
             share_only: false,
-            loss: 1.0 - kept,
+            loss: 1.0 - left,
         })
     };
     groups
@@ -81,8 +81,8 @@ pub fn losses_of(figures: &[Figure]) -> Vec<PublishedLoss> {
 /// The loss where only the share that is left is printed.
 fn of_share(figure: &Figure) -> PublishedLoss {
     // One of them is a share of the time.
-    let kept = if figure.note.contains("baseline time") { 100.0 / figure.value } else { figure.value / 100.0 };
-    PublishedLoss { figure: figure.clone(), baseline: 100.0, repetitions: 1, share_only: true, loss: 1.0 - kept }
+    let left = if figure.note.contains("baseline time") { 100.0 / figure.value } else { figure.value / 100.0 };
+    PublishedLoss { figure: figure.clone(), baseline: 100.0, repetitions: 1, share_only: true, loss: 1.0 - left }
 }
 
 fn baseline_table(figure: &Figure) -> &str {
