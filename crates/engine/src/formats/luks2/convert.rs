@@ -86,11 +86,11 @@ pub(super) fn to_luks1(store: &dyn Store, to: &str, detached: bool) -> Result<Pr
     }
     let change = Change::of(store)?;
     let metadata = &change.header.metadata;
-    let convertible = Convertible::of(metadata)?;
-    let payload = if detached { 0 } else { convertible.segment.offset.0 };
+    let common = CommonParts::of(metadata)?;
+    let payload = if detached { 0 } else { common.segment.offset.0 };
     let limit = if payload == 0 { store.len() } else { payload };
-    let all_slots = luks1_slots(metadata, &convertible, limit)?;
-    let (cipher_name, cipher_mode) = convertible.cipher.split_once('-').ok_or_else(|| not("its cipher has no mode"))?;
+    let all_slots = luks1_slots(metadata, &common, limit)?;
+    let (cipher_name, cipher_mode) = common.cipher.split_once('-').ok_or_else(|| not("its cipher has no mode"))?;
     let (Some(payload), true) = (u32::try_from(payload / SECTOR).ok(), cipher_name.len().max(cipher_mode.len()) < 32)
     else {
         return Err(not("LUKS1 cannot express its data offset or its cipher"));
@@ -99,12 +99,12 @@ pub(super) fn to_luks1(store: &dyn Store, to: &str, detached: bool) -> Result<Pr
     let bytes = New {
         cipher_name,
         cipher_mode,
-        hash_name: convertible.hash,
+        hash_name: common.hash,
         payload,
-        key_len: convertible.key_len,
-        digest: &convertible.digest.digest.0[..luks1::DIGEST],
-        digest_salt: &convertible.digest_salt,
-        digest_iterations: convertible.digest_iterations,
+        key_len: common.key_len,
+        digest: &common.digest.digest.0[..luks1::DIGEST],
+        digest_salt: &common.digest_salt,
+        digest_iterations: common.digest_iterations,
         uuid: &uuid,
         slots: &all_slots,
     }
@@ -321,7 +321,7 @@ fn not(why: &str) -> Error {
 }
 
 /// The parts of a LUKS2 header that LUKS1 can express too.
-struct Convertible<'a> {
+struct CommonParts<'a> {
     segment: &'a MetadataSegment,
     cipher: &'a str,
     hash: &'a str,
@@ -331,7 +331,7 @@ struct Convertible<'a> {
     digest_iterations: u32,
 }
 
-impl<'a> Convertible<'a> {
+impl<'a> CommonParts<'a> {
     /// The conditions are cryptsetup's (`LUKS2_luks2_to_luks1`, `keyslot_LUKS1_compatible`), and a few that it misses.
     fn of(metadata: &'a Metadata) -> Result<Self> {
         let (1, Some(segment)) = (metadata.segments.len(), metadata.segments.get(&0)) else {
@@ -392,13 +392,13 @@ impl<'a> Convertible<'a> {
 }
 
 /// Returns all eight keyslots: used ones where they are, and unused ones in the gaps before `limit`.
-fn luks1_slots(metadata: &Metadata, convertible: &Convertible<'_>, limit: u64) -> Result<[Slot; SLOTS]> {
+fn luks1_slots(metadata: &Metadata, common: &CommonParts<'_>, limit: u64) -> Result<[Slot; SLOTS]> {
     let mut all: [Slot; SLOTS] = std::array::from_fn(|_| Slot::unused(0));
     for (number, keyslot) in &metadata.keyslots {
-        all[*number as usize] = convertible.slot(*number, keyslot)?;
+        all[*number as usize] = common.slot(*number, keyslot)?;
     }
-    let len = luks1::area_len(convertible.key_len, STRIPES);
-    let mut taken: Vec<Range<u64>> = all.iter().filter(|s| s.active).map(|s| s.area(convertible.key_len)).collect();
+    let len = luks1::area_len(common.key_len, STRIPES);
+    let mut taken: Vec<Range<u64>> = all.iter().filter(|s| s.active).map(|s| s.area(common.key_len)).collect();
     for slot in all.iter_mut().filter(|slot| !slot.active) {
         taken.sort_unstable_by_key(|area| area.start);
         let mut free = ALIGNMENT;
