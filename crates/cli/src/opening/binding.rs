@@ -77,8 +77,10 @@ impl BindArgs {
             ))
             .hint(format!("Its key thumbprints are {}.", advertisement.thumbprints.join(", "))))),
             [] => {
-                let question =
-                    format!("The tang server's key thumbprints are {}. Trust it?", advertisement.thumbprints.join(", "));
+                let question = format!(
+                    "The tang server's key thumbprints are {}. Trust it?",
+                    advertisement.thumbprints.join(", ")
+                );
                 prompt::consent(&question, "--tang-thumbprint THUMBPRINT", |why| {
                     Error::misuse(format!("the tang server is not trusted{why}"))
                 })?;

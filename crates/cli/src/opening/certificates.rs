@@ -115,7 +115,8 @@ impl CertificateArgs {
         for path in &self.files {
             for file in private_keys::files(path)? {
                 let mut ask = || passwords.password(&format!("Password of {}: ", file.display()));
-                let read = credentials::tries(passwords.terminal().as_ref(), |_| private_keys::read_file(&file, &mut ask));
+                let read =
+                    credentials::tries(passwords.terminal().as_ref(), |_| private_keys::read_file(&file, &mut ask));
                 all.extend(read?);
             }
             credentials::hide(path)?;

@@ -206,7 +206,9 @@ impl KeyProcessArgs {
         let writable = in_key_process.key_side.disk().writable();
         let access = args.access(access.unwrap_or(if writable { Access::ReadWrite } else { Access::ReadOnly }));
         let opened = args
-            .open_in_key_process(&in_key_process.key_side, access, protect, &|terminal| in_key_process.enter_sandbox(terminal))
+            .open_in_key_process(&in_key_process.key_side, access, protect, &|terminal| {
+                in_key_process.enter_sandbox(terminal)
+            })
             .map_err(or_cancelled)?;
         if let Opened::Files(folder) = opened {
             return in_key_process.serve_folder_keys(folder.tree, access);
@@ -226,7 +228,8 @@ impl KeyProcessArgs {
             took,
         };
         drop(volume);
-        in_key_process.serve_keys(keys, |missing| OpenedVolumeReport { warnings: [report.warnings, missing].concat(), ..report })
+        in_key_process
+            .serve_keys(keys, |missing| OpenedVolumeReport { warnings: [report.warnings, missing].concat(), ..report })
     }
 
     /// Takes its end of the channel and the stores. Ends this process if the other one has exited.
@@ -317,7 +320,8 @@ impl Started {
             Err(e) => return Err(self.give_up(e)),
         };
         inherited::forget_files(&args.files())?;
-        let (report, io_side) = self.serve_until_open::<OpenedVolumeReport>(&stores, &Terms::reading(&cancel::cancelled))?;
+        let (report, io_side) =
+            self.serve_until_open::<OpenedVolumeReport>(&stores, &Terms::reading(&cancel::cancelled))?;
         Ok(opened(io_side, stores, report)?)
     }
 
@@ -336,7 +340,11 @@ impl Started {
     }
 
     /// Reads the stores for the key process until it reports that the volume is open.
-    pub fn serve_until_open<T: DeserializeOwned>(self, stores: &Stores, terms: &Terms<'_>) -> anyhow::Result<(T, IoSide)> {
+    pub fn serve_until_open<T: DeserializeOwned>(
+        self,
+        stores: &Stores,
+        terms: &Terms<'_>,
+    ) -> anyhow::Result<(T, IoSide)> {
         self.until_open(|io_side| io_side.serve_until_open(stores, terms))
     }
 

@@ -9,7 +9,8 @@ use std::{fmt, fs::File};
 use anyhow::Context;
 use claviger_lab::model::words;
 use rustix::termios::tcgetwinsize;
-use serde::ser::{self, Serialize, Serializer};
+use serde::Serialize;
+use serde::ser::{self, Serializer};
 
 /// The pipe size, in bytes: the largest that ordinary users may set (pipe(7), pipe-max-size).
 const PIPE: usize = 1 << 20;

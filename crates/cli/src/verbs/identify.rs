@@ -141,7 +141,9 @@ fn identify_folder(path: &Path) -> claviger_engine::Result<Identified> {
     let mut formats = encrypting.map(opinion).collect::<claviger_engine::Result<Vec<_>>>()?;
     if let Some(empty) = opening::format_of_empty(path) {
         let own = formats.iter_mut().filter(|opinion| opinion.format == empty.name());
-        own.for_each(|own| own.verdict = Verdict::Yes(vec!["it is empty, and the files beside it belong to it".into()]));
+        own.for_each(|own| {
+            own.verdict = Verdict::Yes(vec!["it is empty, and the files beside it belong to it".into()])
+        });
     }
     Ok(Identified::of(path, formats))
 }

@@ -499,7 +499,8 @@ mod tests {
         timed_search(&[passphrase("x")], true, &efforts, unlock, tell, || clock.get()).expect("no trouble");
         let end = clock.get();
         let begins = |target, done| {
-            let (at, step) = reported.iter().find(|(_, step)| (step.target, step.done) == (target, done)).expect("a step");
+            let (at, step) =
+                reported.iter().find(|(_, step)| (step.target, step.done) == (target, done)).expect("a step");
             (*at, step.left, step.then)
         };
         let near = |one: Duration, other: Duration| one.abs_diff(other) < Duration::from_millis(1);

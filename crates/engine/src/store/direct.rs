@@ -155,7 +155,9 @@ impl Direct {
 /// The alignment that the kernel reports for blocks and memory. `None` if it reports that the page cache cannot be bypassed.
 /// Kernels before Linux 6.1 report nothing; a page is then always enough.
 fn alignment(file: &File) -> Option<(u64, usize)> {
-    let Ok(alignment) = statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN) else { return Some((PAGE as u64, PAGE)) };
+    let Ok(alignment) = statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN) else {
+        return Some((PAGE as u64, PAGE));
+    };
     if alignment.stx_mask & StatxFlags::DIOALIGN.bits() == 0 {
         return Some((PAGE as u64, PAGE));
     }

@@ -354,7 +354,12 @@ impl<'r> Here<'r> {
             () => "Still true",
         };
         let reasons = forbidden.into_iter().chain(judged.into_iter().map(|(_, why)| why));
-        JudgedConclusion { text: &claim.text, source: &claim.source, verdict, why: reasons.collect::<Vec<_>>().join(" ") }
+        JudgedConclusion {
+            text: &claim.text,
+            source: &claim.source,
+            verdict,
+            why: reasons.collect::<Vec<_>>().join(" "),
+        }
     }
 
     /// Why a run of this size says nothing about it.

@@ -7,10 +7,7 @@ use claviger_lab::show::published::{PublishedLoss, losses};
 /// The loss that a document prints, in per cent, and ours.
 fn printed_and_computed(printed_in: &str, figures_in: &str) -> Vec<(f64, f64)> {
     let printed = |f: &&Figure| {
-        f.study == "bsi2010"
-            && f.table == printed_in
-            && f.metric == "loss against unencrypted"
-            && !f.is_doubtful()
+        f.study == "bsi2010" && f.table == printed_in && f.metric == "loss against unencrypted" && !f.is_doubtful()
     };
     let pair = |printed: &Figure| {
         let same = |l: &&PublishedLoss| {

@@ -171,7 +171,9 @@ impl IoSide {
             KeyProcessMessage::Read { header, offset, len } => self.read(store(header), offset, len as usize),
             KeyProcessMessage::Write { header, offset, len } => self.write(written(header), offset, len as usize),
             KeyProcessMessage::Flush { header } => self.answer(written(header).map_or(Err(denied()), |s| s.flush())),
-            KeyProcessMessage::StillWhole { header } => self.answer(store(header).map_or(Err(denied()), |s| s.still_whole())),
+            KeyProcessMessage::StillWhole { header } => {
+                self.answer(store(header).map_or(Err(denied()), |s| s.still_whole()))
+            }
             _ => Err(io::ErrorKind::InvalidData.into()),
         })
     }
@@ -326,7 +328,9 @@ impl KeySide {
     /// Removes a file that was made before the cage was closed: see [`Terms::remove`].
     pub fn remover(&self) -> impl Fn(&Path, FileNumber) -> io::Result<()> + 'static {
         let channel = Arc::clone(&self.socket);
-        move |path, file| channel.turn(&KeyProcessMessage::Remove { path: path.to_owned(), file }, |_| Ok(()), |_| Ok(())).map(drop)
+        move |path, file| {
+            channel.turn(&KeyProcessMessage::Remove { path: path.to_owned(), file }, |_| Ok(()), |_| Ok(())).map(drop)
+        }
     }
 
     /// Reports that the volume is open, and serves requests for its keys until the other process ends or closes the
@@ -334,7 +338,12 @@ impl KeySide {
     ///
     /// # Errors
     /// Those of `silent`; `Io` if the report cannot be sent or no thread can be started.
-    pub fn serve_keys(self, keys: Keys, opened: impl Serialize, silent: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+    pub fn serve_keys(
+        self,
+        keys: Keys,
+        opened: impl Serialize,
+        silent: impl FnOnce() -> io::Result<()>,
+    ) -> io::Result<()> {
         let Self { socket, memory, .. } = self;
         let server = Arc::new(KeyServer { shared: memory.into(), keys: RwLock::new(Some(keys)), awake: Awake::new() });
         server.start()?;
@@ -507,7 +516,8 @@ mod tests {
                 let file = KeyProcessMessage::Remove { path: "/tmp/anything".into(), file: (0, 0) };
                 assert!(!done(&socket, &file, b""), "nobody removes anything");
                 // Longer than any valid message: the reader stops here.
-                send(&socket, &KeyProcessMessage::<()>::Write { header: false, offset: 0, len: u32::MAX }).expect("sent");
+                send(&socket, &KeyProcessMessage::<()>::Write { header: false, offset: 0, len: u32::MAX })
+                    .expect("sent");
                 assert!(receive::<Answer>(&socket).is_err());
             });
             let terms = Terms { writes, task: "how".into(), ..Terms::reading(&|| false) };

@@ -108,7 +108,12 @@ struct Kind<'a> {
 pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     match args.key_process.which() {
         Some(Which::Opened) => {
-            return args.key_process.run_key_process(&args.open, Some(Access::ReadOnly), None, &RegisterArgs::default());
+            return args.key_process.run_key_process(
+                &args.open,
+                Some(Access::ReadOnly),
+                None,
+                &RegisterArgs::default(),
+            );
         }
         Some(Which::Made) => return args.serve_destination(),
         None => {}
@@ -292,7 +297,10 @@ impl Args {
         drop(credentials);
         // If both sides have a key process, only the source's reports missing protections.
         let missing = |missing| if self.raw_source { missing } else { Vec::new() };
-        in_key_process.serve_keys(keys, |of_machine| OpenedReport { warnings: [report.warnings, missing(of_machine)].concat(), ..report })
+        in_key_process.serve_keys(keys, |of_machine| OpenedReport {
+            warnings: [report.warnings, missing(of_machine)].concat(),
+            ..report
+        })
     }
 
     /// Opens the source.

@@ -116,7 +116,9 @@ impl<'a> Plan<'a> {
             sector_size,
             quick: args.quick,
             discovery: args.layout.to_go,
-            reserved_at: filesystem.filter(|_| reserves).map_or_else(ReservedAt::default, |filesystem| filesystem.kind.reserved_at()),
+            reserved_at: filesystem
+                .filter(|_| reserves)
+                .map_or_else(ReservedAt::default, |filesystem| filesystem.kind.reserved_at()),
             cancel: Some(cancel::flag()),
             ..Spec::default()
         };
@@ -157,7 +159,8 @@ fn make(args: &Args, path: &Path, plan: Plan<'_>) -> anyhow::Result<()> {
     let target = place.make()?;
     let store = &*target.store;
     let before = filesystem.filter(|_| reserves);
-    let made = before.map(|filesystem| filesystem.make(creator, store.len(), &spec, &target.temporary_folder())).transpose();
+    let made =
+        before.map(|filesystem| filesystem.make(creator, store.len(), &spec, &target.temporary_folder())).transpose();
     let made = made.map_err(at)?;
     let spec = match (&made, before) {
         (Some(made), Some(filesystem)) => Spec { reserved_at: made.reserved_at(filesystem.kind), ..spec },
@@ -192,7 +195,9 @@ fn make(args: &Args, path: &Path, plan: Plan<'_>) -> anyhow::Result<()> {
     let (facts, volume) = reopened(format, &target.store, &header_store, &spec, credentials).map_err(at)?;
     match (&made, filesystem) {
         (Some(made), _) => made.write_to(volume).map_err(at)?,
-        (None, Some(filesystem)) => NewFileSystem { sector: facts.sector_size, ..filesystem }.make_in(volume).map_err(at)?,
+        (None, Some(filesystem)) => {
+            NewFileSystem { sector: facts.sector_size, ..filesystem }.make_in(volume).map_err(at)?
+        }
         (None, None) => drop(volume),
     }
     if let Some(header) = &args.layout.header {

@@ -110,7 +110,8 @@ impl Report for Info {
         line("stored", format!("{}, the data begin at byte {}", size::exact(self.stored), facts.data_offset))?;
         line("sector size", format!("{} bytes", facts.sector_size))?;
         let optional = [("keyslot", facts.keyslot.map(|n| n.to_string())), ("UUID", facts.uuid.clone())];
-        let optional = optional.into_iter().chain([("label", facts.label.clone()), ("integrity", facts.integrity.clone())]);
+        let optional =
+            optional.into_iter().chain([("label", facts.label.clone()), ("integrity", facts.integrity.clone())]);
         for (name, value) in optional.filter_map(|(name, value)| Some((name, value?))) {
             line(name, output::printable(&value))?;
         }

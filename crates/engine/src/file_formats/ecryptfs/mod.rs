@@ -90,9 +90,9 @@ impl FileFormat for Ecryptfs {
 
     fn identify(&self, lower: &(dyn Tree + 'static)) -> Result<Verdict> {
         Ok(match (self.glance(lower)?, &verdict(lower, A_LOOK)?) {
-            (Verdict::No(_), (Verdict::Yes(_), true)) => {
-                Verdict::No(vec!["only its subfolders have encrypted names: one of those is the eCryptfs folder".into()])
-            }
+            (Verdict::No(_), (Verdict::Yes(_), true)) => Verdict::No(vec![
+                "only its subfolders have encrypted names: one of those is the eCryptfs folder".into(),
+            ]),
             (Verdict::No(_), (deep, _)) => deep.clone(),
             (top, _) => top,
         })

@@ -299,7 +299,9 @@ pub(super) fn proven(copy: &Copy, vmk: &Secret) -> bool {
         kind::KEY if copy.metadata.state == State::DECRYPTED => Key::of(hash).ok(),
         _ => None,
     };
-    sealed_hash.is_some_and(|sealed_hash| sealed_hash.kind == key::SEALED_HASH && sealed_hash.key.same_as(&hashed(&copy.block)))
+    sealed_hash.is_some_and(|sealed_hash| {
+        sealed_hash.kind == key::SEALED_HASH && sealed_hash.key.same_as(&hashed(&copy.block))
+    })
 }
 
 /// The error if nothing opens.

@@ -194,7 +194,10 @@ mod tests {
         lines.sort_by_key(|line| !line.starts_with("removed"));
         assert_eq!(lines.len(), 2, "{lines:?}");
         assert_eq!(lines[0], format!("removed what a killed lab had left in {}", left.display()));
-        assert!(lines[1].starts_with(&format!("{} belongs to a lab of another system", kept[0].display())), "{lines:?}");
+        assert!(
+            lines[1].starts_with(&format!("{} belongs to a lab of another system", kept[0].display())),
+            "{lines:?}"
+        );
         assert!(!left.exists() && used.path().exists() && link.exists());
         assert!(kept.iter().all(|path| path.join("store").exists()));
         let path = used.path().to_owned();

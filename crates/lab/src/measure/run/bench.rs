@@ -38,7 +38,12 @@ pub struct Real<'a> {
 
 impl<'a> Real<'a> {
     /// Nothing is made yet. `labs` has one for each medium of the plan.
-    pub fn new(labs: &'a [Lab], facilities: &'a [Facility], workloads: &'a [&'static Workload], stores_at_once: StoresAtOnce) -> Self {
+    pub fn new(
+        labs: &'a [Lab],
+        facilities: &'a [Facility],
+        workloads: &'a [&'static Workload],
+        stores_at_once: StoresAtOnce,
+    ) -> Self {
         Self { labs, facilities, workloads, stores_at_once, targets: BTreeMap::new() }
     }
 

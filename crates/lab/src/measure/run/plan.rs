@@ -414,7 +414,12 @@ fn room(workload: &Workload, plan: &Plan) -> u64 {
 ///
 /// # Errors
 /// `Misuse` where not even that is so.
-fn stores_at_once(medium: &Backing, plan: &Plan, facilities: usize, workloads: &[&'static Workload]) -> Result<StoresAtOnce> {
+fn stores_at_once(
+    medium: &Backing,
+    plan: &Plan,
+    facilities: usize,
+    workloads: &[&'static Workload],
+) -> Result<StoresAtOnce> {
     let one = plan.size + plan.size / 8 + MARGIN;
     let (place, available) = match medium {
         Backing::Device(device) => {

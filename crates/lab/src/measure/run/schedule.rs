@@ -113,11 +113,7 @@ pub fn carry_out(
 
 /// Carries a step out, and again while other programs disturb it: the attempt that they disturbed least counts. The figures
 /// themselves choose nothing. A repeat that fails is the last; the attempt before it still counts.
-fn undisturbed(
-    state: &RunState,
-    bench: &mut dyn Bench,
-    step: &ScheduledPass,
-) -> (Option<PassDone>, Option<Trouble>) {
+fn undisturbed(state: &RunState, bench: &mut dyn Bench, step: &ScheduledPass) -> (Option<PassDone>, Option<Trouble>) {
     let load = |done: &PassDone| done.conditions.others.unwrap_or_default();
     let disturbed = |pass: &Pass| pass.conditions.others.is_some_and(|others| others.disturbs());
     let last = state.run.passes.iter().filter(|p| p.round.is_some()).rev().take(BUSY);

@@ -90,7 +90,9 @@ pub fn recommend(answers: &RecommendAnswers, measured: &Measured) -> Recommendat
         given_up: reckoning
             .given_up
             .iter()
-            .map(|requirement| format!("Given up, because nothing offers it together with the rest: {}.", requirement.words()))
+            .map(|requirement| {
+                format!("Given up, because nothing offers it together with the rest: {}.", requirement.words())
+            })
             .collect(),
         others: reckoning.ranked.iter().skip(2).map(|r| (r.features.name.clone(), r.points())).collect(),
         out: reckoning.out,
@@ -135,7 +137,9 @@ impl Reckoning {
         }
         let mut requirements = requirements(answers);
         let mut given_up = Vec::new();
-        let fits = |f: &FacilityFeatures, requirements: &[Requirement]| requirements.iter().all(|requirement| requirement.holds(f));
+        let fits = |f: &FacilityFeatures, requirements: &[Requirement]| {
+            requirements.iter().all(|requirement| requirement.holds(f))
+        };
         while !left.is_empty() && !left.iter().any(|f| fits(f, &requirements)) {
             given_up.extend(requirements.pop());
         }

@@ -187,7 +187,10 @@ mod tests {
             assert!(flat.contains(&reason.text), "{} is not in {text}", reason.text);
         }
         assert!(
-            recommendation.out.iter().all(|out| flat.contains(&out.name) && flat.contains(&format!("{}.", out.because))),
+            recommendation
+                .out
+                .iter()
+                .all(|out| flat.contains(&out.name) && flat.contains(&format!("{}.", out.because))),
             "{text}"
         );
         assert!(flat.contains("use LUKS2 for that"), "{text}");
