@@ -42,8 +42,8 @@ fn the_page_about_json_names_every_verb() {
     }
     for verb in Cli::command().get_subcommands() {
         let name = verb.get_name();
-        let told = if prints(verb) { format!("\n## {name}\n") } else { format!("`{name}`") };
-        assert!(page.contains(&told), "{told:?}");
+        let entry = if prints(verb) { format!("\n## {name}\n") } else { format!("`{name}`") };
+        assert!(page.contains(&entry), "{entry:?}");
     }
 }
 

@@ -33,15 +33,15 @@ impl Format for Simple {
     fn identify(&self, store: &dyn Store) -> Result<Verdict> {
         let mut mark = [0; MARK.len()];
         if store.len() <= DATA_AT {
-            return Ok(Verdict::No("too small".into()));
+            return Ok(Verdict::No(vec!["too small".into()]));
         }
         store.read_at(0, &mut mark)?;
-        Ok(if mark == *MARK { Verdict::Yes("its mark".into()) } else { Verdict::No("no mark".into()) })
+        Ok(if mark == *MARK { Verdict::Yes(vec!["its mark".into()]) } else { Verdict::No(vec!["no mark".into()]) })
     }
 
     fn open(&self, store: &Arc<dyn Store>) -> Result<Box<dyn Header>> {
         match self.identify(&**store)? {
-            Verdict::No(why) => Err(Error::new(ErrorKind::NotThisFormat(why)).in_format(self.name())),
+            Verdict::No(why) => Err(Error::new(ErrorKind::NotThisFormat(why.join("; "))).in_format(self.name())),
             _ => Ok(Box::new(SimpleHeader(Arc::clone(store)))),
         }
     }

@@ -121,7 +121,7 @@ impl Warning {
     }
 
     /// The text of `Display`, with the advice in the words of `say`.
-    pub fn told(&self, say: impl Fn(&Advice) -> String) -> String {
+    pub fn in_words(&self, say: impl Fn(&Advice) -> String) -> String {
         match &self.advice {
             Some(advice) => format!("{} {}", self.what, say(advice)),
             None => self.what.clone(),
@@ -137,7 +137,7 @@ impl<S: Into<String>> From<S> for Warning {
 
 impl fmt::Display for Warning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.told(Advice::to_string))
+        f.write_str(&self.in_words(Advice::to_string))
     }
 }
 

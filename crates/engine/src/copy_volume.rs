@@ -197,15 +197,15 @@ mod tests {
         for holes in [false, true] {
             let destination = MemoryStore::new(vec![if holes { 0 } else { 9 }; some().len() + 100]);
             let conversion = conversion(&source, &destination, holes);
-            let mut told = Vec::new();
+            let mut reported = Vec::new();
             let left_out = conversion
                 .copy(0, &mut |at| {
-                    told.push(at);
+                    reported.push(at);
                     Ok(())
                 })
                 .expect("a copy");
             assert_eq!(left_out, if holes { 3 * BLOCK as u64 } else { 0 });
-            assert_eq!(told, [destination.len()]);
+            assert_eq!(reported, [destination.len()]);
             assert_eq!(bytes(&destination), [some(), vec![0; 100]].concat());
             conversion.compare(0..u64::MAX).expect("the same");
         }
@@ -227,14 +227,14 @@ mod tests {
         let (source, destination) = (MemoryStore::new(some()), MemoryStore::new(some()));
         let stop = AtomicBool::new(true);
         let conversion = VolumeCopy { cancel: Some(&stop), ..conversion(&source, &destination, false) };
-        let mut told = None;
+        let mut reported = None;
         let error = conversion
             .copy(BLOCK as u64, &mut |at| {
-                told = Some(at);
+                reported = Some(at);
                 Ok(())
             })
             .expect_err("cancelled");
-        assert!(matches!(error.kind, ErrorKind::Cancelled) && told == Some(BLOCK as u64));
+        assert!(matches!(error.kind, ErrorKind::Cancelled) && reported == Some(BLOCK as u64));
     }
 
     #[test]

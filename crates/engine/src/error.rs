@@ -150,7 +150,7 @@ impl Error {
     }
 
     /// The text of `Display`, with the advice in the words of `say`.
-    pub fn told(&self, say: impl Fn(&Advice) -> String) -> String {
+    pub fn in_words(&self, say: impl Fn(&Advice) -> String) -> String {
         // A newline in a name could forge a separate line.
         let shown = |path: &PathBuf| path.display().to_string().replace(char::is_control, "?");
         let path = self.path.as_ref().map(|path| format!("{}: ", shown(path))).unwrap_or_default();
@@ -191,7 +191,7 @@ impl From<Error> for io::Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.told(Advice::to_string))
+        f.write_str(&self.in_words(Advice::to_string))
     }
 }
 

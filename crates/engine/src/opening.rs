@@ -259,8 +259,8 @@ impl Opening {
 
     /// The store itself if it holds a file system and may be in clear; otherwise `error`, which says that it is not a volume.
     fn clear(&self, error: Error) -> Result<Arc<dyn Store>> {
-        let said = self.format.is_some() || self.header.is_some() || self.by_backup;
-        if !self.or_clear || said || !matches!(error.kind, ErrorKind::NotThisFormat(_)) {
+        let named = self.format.is_some() || self.header.is_some() || self.by_backup;
+        if !self.or_clear || named || !matches!(error.kind, ErrorKind::NotThisFormat(_)) {
             return Err(error);
         }
         let stored = self.stored()?;

@@ -63,8 +63,8 @@ impl SharedLock {
         self.0.mine().read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Locks it alone, one part after the other.
-    pub(crate) fn alone(&self) -> Vec<RwLockWriteGuard<'_, ()>> {
+    /// Locks it exclusively, one part after the other.
+    pub(crate) fn exclusive(&self) -> Vec<RwLockWriteGuard<'_, ()>> {
         // All threads lock the parts in the same order.
         self.0.iter().map(|part| part.write().unwrap_or_else(PoisonError::into_inner)).collect()
     }
@@ -75,11 +75,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_is_alone_is_alone() {
-        [SharedLock::default(), SharedLock::small()].iter().for_each(alone);
+    fn an_exclusive_lock_excludes_all_others() {
+        [SharedLock::default(), SharedLock::small()].iter().for_each(exclusive);
     }
 
-    fn alone(lock: &SharedLock) {
+    fn exclusive(lock: &SharedLock) {
         let value = [AtomicUsize::new(0), AtomicUsize::new(0)];
         thread::scope(|scope| {
             for number in 0..6 {
@@ -87,7 +87,7 @@ mod tests {
                 scope.spawn(move || {
                     for _ in 0..2000 {
                         if number < 2 {
-                            let _alone = lock.alone();
+                            let _exclusive = lock.exclusive();
                             value[0].fetch_add(1, Ordering::Relaxed);
                             thread::yield_now();
                             value[1].fetch_add(1, Ordering::Relaxed);

@@ -92,7 +92,7 @@ fn keep(volume: &Path, passphrase: &Path) -> Result<()> {
     // Nothing is ever encrypted with them.
     let (keys, outline) = (Keys::of(layout, false), KeylessLayout::of(layout, store)?);
     drop(opened);
-    Ok(key_side.keep(keys, outline, || Ok(()))?)
+    Ok(key_side.serve_keys(keys, outline, || Ok(()))?)
 }
 
 /// The first line of the file, without its newline.

@@ -69,20 +69,22 @@ impl BindArgs {
     /// The keys that a tang server advertises, if it is the trusted server.
     fn trusted(&self, url: &str) -> Result<Advertisement> {
         let at = |e: Error| e.at(url.as_ref());
-        let said = Advertisement::parse(&http::ask(url, "adv", None)?).map_err(at)?;
+        let advertisement = Advertisement::parse(&http::ask(url, "adv", None)?).map_err(at)?;
         match &self.tang_thumbprint[..] {
-            known if known.iter().any(|known| said.thumbprints.contains(known)) => Ok(said),
+            known if known.iter().any(|known| advertisement.thumbprints.contains(known)) => Ok(advertisement),
             [_, ..] => Err(at(Error::new(ErrorKind::WrongCredential(
                 "this is a different tang server: it lacks that key".into(),
             ))
-            .hint(format!("Its key thumbprints are {}.", said.thumbprints.join(", "))))),
+            .hint(format!("Its key thumbprints are {}.", advertisement.thumbprints.join(", "))))),
             [] => {
-                let question =
-                    format!("The tang server's key thumbprints are {}. Trust it?", said.thumbprints.join(", "));
+                let question = format!(
+                    "The tang server's key thumbprints are {}. Trust it?",
+                    advertisement.thumbprints.join(", ")
+                );
                 prompt::consent(&question, "--tang-thumbprint THUMBPRINT", |why| {
                     Error::misuse(format!("the tang server is not trusted{why}"))
                 })?;
-                Ok(said)
+                Ok(advertisement)
             }
         }
     }

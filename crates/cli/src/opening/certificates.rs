@@ -84,8 +84,8 @@ impl CertificateArgs {
             Error::misuse("a smart card should open it, but no PKCS#11 module was given")
                 .hint("Give one with --pkcs11-module FILE.")
         })?;
-        let said = Said { args: self, read: OnceCell::new() };
-        let mut ask = |label: &str| said.password(&format!("PIN of {label}: "));
+        let passwords = PasswordSource { args: self, read: OnceCell::new() };
+        let mut ask = |label: &str| passwords.password(&format!("PIN of {label}: "));
         pkcs11::open(module, self.pkcs11_token.as_deref().or(label), &mut ask)
     }
 
@@ -95,27 +95,28 @@ impl CertificateArgs {
             return Err(Error::misuse("a password for a private key was given, but no private key")
                 .hint("Give one with --certificate, --windows-profile or --pkcs11-module."));
         }
-        let said = Said { args: self, read: OnceCell::new() };
+        let passwords = PasswordSource { args: self, read: OnceCell::new() };
         let mut keys = Vec::new();
         if !self.files.is_empty() {
-            keys.extend(self.read_files(&said)?);
+            keys.extend(self.read_files(&passwords)?);
         }
         if let Some(profile) = &self.windows_profile {
-            keys.extend(self.read_profile(profile, disk, &said)?);
+            keys.extend(self.read_profile(profile, disk, &passwords)?);
         }
         if let Some(module) = &self.pkcs11_module {
-            let mut ask = |label: &str| said.password(&format!("PIN of {label}: "));
+            let mut ask = |label: &str| passwords.password(&format!("PIN of {label}: "));
             keys.extend(pkcs11::open(module, self.pkcs11_token.as_deref(), &mut ask)?);
         }
         Ok(keys.into_iter().map(Credential::PrivateKey).collect())
     }
 
-    fn read_files(&self, said: &Said<'_>) -> Result<Vec<Arc<dyn PrivateKey>>> {
+    fn read_files(&self, passwords: &PasswordSource<'_>) -> Result<Vec<Arc<dyn PrivateKey>>> {
         let mut all = Contents::default();
         for path in &self.files {
             for file in private_keys::files(path)? {
-                let mut ask = || said.password(&format!("Password of {}: ", file.display()));
-                let read = credentials::tries(said.terminal().as_ref(), |_| private_keys::read_file(&file, &mut ask));
+                let mut ask = || passwords.password(&format!("Password of {}: ", file.display()));
+                let read =
+                    credentials::tries(passwords.terminal().as_ref(), |_| private_keys::read_file(&file, &mut ask));
                 all.extend(read?);
             }
             credentials::hide(path)?;
@@ -127,7 +128,7 @@ impl CertificateArgs {
         &self,
         path: &Path,
         disk: &(dyn Tree + 'static),
-        said: &Said<'_>,
+        passwords: &PasswordSource<'_>,
     ) -> Result<Vec<Arc<dyn PrivateKey>>> {
         let read = || match path.as_os_str().as_bytes().strip_prefix(b":") {
             Some(inside) => Profile::read(disk, OsStr::from_bytes(inside)),
@@ -140,19 +141,19 @@ impl CertificateArgs {
         }
         let user = path.file_name().unwrap_or_default().to_string_lossy();
         let question = format!("Windows password of {user}: ");
-        credentials::tries(said.terminal().as_ref(), |_| {
-            read()?.unlock(&Login::Password(said.password(&question)?)).map_err(|e| e.at(path))
+        credentials::tries(passwords.terminal().as_ref(), |_| {
+            read()?.unlock(&Login::Password(passwords.password(&question)?)).map_err(|e| e.at(path))
         })
     }
 }
 
 /// The password of the private keys: read once if an option names its source, otherwise asked for each time.
-struct Said<'a> {
+struct PasswordSource<'a> {
     args: &'a CertificateArgs,
     read: OnceCell<Secret>,
 }
 
-impl Said<'_> {
+impl PasswordSource<'_> {
     /// The terminal on which the password is asked for, if no option names its source.
     fn terminal(&self) -> Option<File> {
         let CertificateArgs { certificate_password_file: file, certificate_password_fd: fd, .. } = self.args;

@@ -251,7 +251,7 @@ impl CredentialArgs {
             none: self.no_password,
             keyfiles: &self.keyfiles,
             must_come: false,
-            alone: false,
+            required: false,
             meter: None,
         }
     }
@@ -268,11 +268,11 @@ impl NewCredentialArgs {
     /// # Errors
     /// `Misuse` if no option says whether the present keyfiles stay: they must not be lost or kept by oversight.
     pub fn read(&self, current: &[Credential], meter: &StrengthMeter<'_>) -> Result<Vec<Credential>> {
-        let kept = |kind: &Credential| std::mem::discriminant(kind);
-        let keyfile = kept(&Credential::Keyfile(Secret::zeroed(0)));
-        let has_keyfiles = current.iter().any(|c| kept(c) == keyfile);
-        let said = self.keep_keyfiles || self.no_new_keyfiles || !self.new_keyfiles.is_empty();
-        if has_keyfiles && !said {
+        let kind_of = |kind: &Credential| std::mem::discriminant(kind);
+        let keyfile = kind_of(&Credential::Keyfile(Secret::zeroed(0)));
+        let has_keyfiles = current.iter().any(|c| kind_of(c) == keyfile);
+        let chosen = self.keep_keyfiles || self.no_new_keyfiles || !self.new_keyfiles.is_empty();
+        if has_keyfiles && !chosen {
             return Err(Error::misuse("the volume has keyfiles: choose if they stay")
                 .hint("Use --keep-keyfiles, --new-keyfile FILE or --no-new-keyfiles."));
         }
@@ -302,7 +302,7 @@ impl NewCredentialArgs {
             none: self.no_new_password,
             keyfiles: &self.new_keyfiles,
             must_come: false,
-            alone: false,
+            required: false,
             meter: None,
         }
     }
@@ -320,7 +320,7 @@ impl DestinationCredentialArgs {
             none: self.no_new_password,
             keyfiles: &self.new_keyfiles,
             must_come: false,
-            alone: false,
+            required: false,
             meter: None,
         }
     }
@@ -338,7 +338,7 @@ impl HiddenCredentialArgs {
             none: self.no_hidden_password,
             keyfiles: &self.hidden_keyfiles,
             must_come: false,
-            alone: false,
+            required: false,
             meter: None,
         }
     }
@@ -498,7 +498,7 @@ pub struct Source<'a> {
     /// An input that is not a regular file must yield at least a newline.
     must_come: bool,
     /// No keyfile can replace the password.
-    alone: bool,
+    required: bool,
     /// Says how strong a new password is.
     meter: Option<&'a StrengthMeter<'a>>,
 }
@@ -512,8 +512,8 @@ impl<'a> Source<'a> {
     /// A password without keyfiles: `prefix` stands before `password-file` in the options' names.
     pub fn password(prefix: &'static str, question: &'a str, file: Option<&'a Path>, fd: Option<i32>) -> Self {
         let question_new = question;
-        let (none, keyfiles, must_come, alone, meter) = (false, &[][..], false, true, None);
-        Self { prefix, question, question_new, file, fd, none, keyfiles, must_come, alone, meter }
+        let (none, keyfiles, must_come, required, meter) = (false, &[][..], false, true, None);
+        Self { prefix, question, question_new, file, fd, none, keyfiles, must_come, required, meter }
     }
 }
 
@@ -574,7 +574,7 @@ impl Source<'_> {
         let Self { prefix, .. } = self;
         let hint = match empty {
             Credential::Keyfile(_) => "To create one: claviger keyfile FILE".to_owned(),
-            _ if self.alone => "Otherwise the file alone would open it.".to_owned(),
+            _ if self.required => "Otherwise the file alone would open it.".to_owned(),
             _ => format!("For a volume without a password, use --no-{prefix}password with --{prefix}keyfile FILE."),
         };
         Err(Error::misuse(format!("the new {} is empty", empty.kind())).hint(hint))
@@ -603,7 +603,7 @@ impl Source<'_> {
                 Some(asker) => Some(ask(asked.insert(asker))?),
                 None => {
                     let Self { prefix, .. } = self;
-                    let hint = match self.alone {
+                    let hint = match self.required {
                         true => format!("Give it with --{prefix}password-file FILE or --{prefix}password-fd N."),
                         false => format!(
                             "Give it with --{prefix}password-file FILE, --{prefix}password-fd N, or --no-{prefix}password \

@@ -10,7 +10,7 @@ use crate::terminal::{output, size};
 
 /// Adds both to an error that says that the disk of `path` is full; other errors stay as they are. Called once everything
 /// that had been written is removed again.
-pub fn told(error: Error, path: &Path, needed: u64) -> Error {
+pub fn explained(error: Error, path: &Path, needed: u64) -> Error {
     match &error.kind {
         ErrorKind::Io(e) if e.kind() == io::ErrorKind::StorageFull => {}
         _ => return error,
@@ -42,10 +42,10 @@ mod tests {
     fn only_a_full_disk_gets_numbers() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("v.tc");
-        let other = told(io::Error::from(io::ErrorKind::PermissionDenied).into(), &path, 7);
+        let other = explained(io::Error::from(io::ErrorKind::PermissionDenied).into(), &path, 7);
         assert!(!other.to_string().contains("needs"), "{other}");
         let full = || Error::from(io::Error::from(io::ErrorKind::StorageFull)).hint("The old file is unchanged.");
-        let full = told(full(), &path, 64 << 20).to_string();
+        let full = explained(full(), &path, 64 << 20).to_string();
         for words in ["needs 64 MiB, ", " free\nThe old file is unchanged.", "df -h"] {
             assert!(full.contains(words), "{full}");
         }

@@ -214,12 +214,12 @@ impl OpenArgs {
     }
 
     /// Opens, in the key process, a volume or folder that the other process reads for it.
-    pub fn open_lent(
+    pub fn open_in_key_process(
         &self,
         key_side: &KeySide,
         access: Access,
         protect: Option<&ProtectArgs>,
-        alone: Alone<'_>,
+        enter_sandbox: EnterSandbox<'_>,
     ) -> anyhow::Result<Opened> {
         let opening = self.how.opening(&self.path)?;
         let opening = match key_side.folder() {
@@ -227,7 +227,7 @@ impl OpenArgs {
             None => opening.over_stores(key_side.disk(), key_side.header()),
         };
         let hidden = protect.map(|protect| self.protected(access, protect)).transpose()?.flatten();
-        self.open_with(opening, access, hidden, Some(alone))
+        self.open_with(opening, access, hidden, Some(enter_sandbox))
     }
 
     fn open_with(
@@ -235,7 +235,7 @@ impl OpenArgs {
         opening: Opening,
         access: Access,
         hidden: Option<&HiddenArgs>,
-        alone: Option<Alone<'_>>,
+        enter_sandbox: Option<EnterSandbox<'_>>,
     ) -> anyhow::Result<Opened> {
         let access = self.access(access);
         guard::no_dumps();
@@ -245,7 +245,7 @@ impl OpenArgs {
         let locked = locked.map_err(|e| if self.path.is_dir() { e } else { self.with_explain(e, &[]) })?;
         let folder = locked.file_format().map(|_| self.how.folder.read()).transpose()?;
         locked.check(&self.unlock_found(&[], folder.as_ref()))?;
-        if alone.is_some() {
+        if enter_sandbox.is_some() {
             locked.check_key_process(&[])?;
         }
         // Nothing to unlock here: a password is that of an encrypted folder inside.
@@ -275,9 +275,9 @@ impl OpenArgs {
         let mut credentials = if hidden.is_some() { credentials.once() } else { credentials };
         let hidden_credentials = hidden.map(|h| h.credentials.source().read()).transpose()?;
         let protect = hidden.zip(hidden_credentials.as_deref()).map(|(args, credentials)| args.protect(credentials));
-        if let Some(alone) = alone {
+        if let Some(enter_sandbox) = enter_sandbox {
             locked.check_key_process(&credentials)?;
-            alone(credentials.terminal()).context("the key process")?;
+            enter_sandbox(credentials.terminal()).context("the key process")?;
         }
         let opened = credentials.open(|credentials| {
             let bar = Progress::trials("Opening");
@@ -312,7 +312,7 @@ impl OpenArgs {
 
 /// Enters the key process's sandbox once all secrets are there, and keeps this terminal for another try. From then on the
 /// process can open no files.
-pub type Alone<'a> = &'a dyn Fn(Option<BorrowedFd<'_>>) -> io::Result<()>;
+pub type EnterSandbox<'a> = &'a dyn Fn(Option<BorrowedFd<'_>>) -> io::Result<()>;
 
 /// Fails if any of these options was given.
 pub fn takes_no(what: &str, options: impl IntoIterator<Item = (bool, &'static str)>) -> claviger_engine::Result<()> {

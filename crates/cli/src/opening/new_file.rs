@@ -33,7 +33,7 @@ pub fn write(path: &Path, bytes: &[u8]) -> Result<File> {
     must_be_new(path)?;
     written(path, bytes).map_err(|e| match e.kind() {
         io::ErrorKind::AlreadyExists => exists(path),
-        _ => full_disk::told(Error::from(e).at(path), path, bytes.len() as u64),
+        _ => full_disk::explained(Error::from(e).at(path), path, bytes.len() as u64),
     })
 }
 

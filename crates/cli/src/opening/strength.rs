@@ -47,7 +47,7 @@ mod tests {
         assert!(!line.contains("summer"), "{line}");
         assert!(meter.line(b"").is_none());
         let spec = Spec { hash: Some("SHA-512"), ..Spec::default() };
-        for (format, said) in [
+        for (format, work) in [
             ("VeraCrypt", "(VeraCrypt, PBKDF2 with SHA-512, 500000 iterations)"),
             ("TrueCrypt", "(TrueCrypt, PBKDF2 with SHA-512, 1000 iterations)"),
             ("BitLocker", "(BitLocker, SHA-256, 1048576 times)"),
@@ -55,7 +55,7 @@ mod tests {
         ] {
             let line =
                 StrengthMeter::of(by_name(format).expect("a format"), &spec).line(b"v8Kq2xTz0bLm").expect("a line");
-            assert!(line.contains(said), "{line}");
+            assert!(line.contains(work), "{line}");
         }
         let slow = Spec { pim: Some(1000), ..spec };
         let line = StrengthMeter::of(by_name("VeraCrypt").expect("a format"), &slow).line(b"x").expect("a line");

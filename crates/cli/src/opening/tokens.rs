@@ -141,7 +141,7 @@ impl TokenArgs {
             Ok(released) => Ok(Some(released)),
             Err(e) if matches!(e.kind, ErrorKind::Cancelled) => Err(e),
             Err(e) => {
-                output::warn(&format!("No token opens it: {}.", e.told(advice::say)));
+                output::warn(&format!("No token opens it: {}.", e.in_words(advice::say)));
                 Ok(None)
             }
         }

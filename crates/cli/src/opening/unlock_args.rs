@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use claviger_crypto::dmcrypt::Specification;
 use claviger_engine::credential::{FolderOptions, HeaderChoice, Headerless};
 use claviger_engine::{Acceleration, Credential, Error, Opening, Result, Unlock, file_formats};
 
@@ -242,8 +243,8 @@ impl UnlockArgs {
         }
         self.format = Some("plain".to_owned());
         let cipher = self.cipher.get_or_insert_with(|| "aes-xts-plain64".to_owned());
-        // XTS uses two keys.
-        let bits = self.headerless.key_bits_or(if cipher.contains("-xts-") { 512 } else { 256 });
+        let is_xts = Specification::parse(cipher).is_ok_and(|cipher| cipher.is_xts());
+        let bits = self.headerless.key_bits_or(if is_xts { 512 } else { 256 });
         Ok((self, bits))
     }
 

@@ -139,11 +139,13 @@ impl RegisterArgs {
 
     /// Fails for a volume whose round keys would still be in memory.
     fn check_volume(&self, facts: &Facts) -> Result<()> {
-        let mode = facts.mode.to_ascii_lowercase();
-        // XTS has two keys; one encrypts the tweak.
-        let bits = if mode.starts_with("xts") { facts.key_bits / 2 } else { facts.key_bits };
-        let modes = ["xts", "cbc"].iter().any(|known| mode.starts_with(known));
-        let known = facts.cipher.eq_ignore_ascii_case("AES") && modes && matches!(bits, 128 | 256);
+        let sizes: &[u32] = match facts.mode.to_ascii_lowercase().get(..3) {
+            // XTS has two keys, of which TrueCrypt and VeraCrypt count one.
+            Some("xts") => &[256, 512],
+            Some("cbc") => &[128, 256],
+            _ => &[],
+        };
+        let known = facts.cipher.eq_ignore_ascii_case("AES") && sizes.contains(&facts.key_bits);
         match self.keys_in_registers && !known {
             true => Err(Error::unsupported(format!(
                 "keys in registers only for {}-{} with {} bits",
@@ -192,28 +194,30 @@ impl KeyProcessArgs {
     }
 
     /// Does the key process's work. Without `access`, the volume is writable if its file is.
-    pub fn keep(
+    pub fn run_key_process(
         &self,
         args: &OpenArgs,
         access: Option<Access>,
         protect: Option<&ProtectArgs>,
         registers: &RegisterArgs,
     ) -> anyhow::Result<()> {
-        let keeping = self.accept()?;
+        let in_key_process = self.accept()?;
         registers.begin()?;
-        let writable = keeping.key_side.disk().writable();
+        let writable = in_key_process.key_side.disk().writable();
         let access = args.access(access.unwrap_or(if writable { Access::ReadWrite } else { Access::ReadOnly }));
         let opened = args
-            .open_lent(&keeping.key_side, access, protect, &|terminal| keeping.alone(terminal))
+            .open_in_key_process(&in_key_process.key_side, access, protect, &|terminal| {
+                in_key_process.enter_sandbox(terminal)
+            })
             .map_err(or_cancelled)?;
         if let Opened::Files(folder) = opened {
-            return keeping.keep_folder(folder.tree, access);
+            return in_key_process.serve_folder_keys(folder.tree, access);
         }
         let opened = opened.bytes().map_err(|e| e.at(args.store_path()))?;
         let OpenVolume { volume, facts, stored, warnings, trials, took, .. } = opened;
         registers.check_volume(&facts)?;
         let keys = Keys::of(volume.layout(), access == Access::ReadWrite && writable);
-        let kept = OpenedVolumeReport {
+        let report = OpenedVolumeReport {
             outline: KeylessLayout::of(volume.layout(), volume.store()).map_err(|e| e.at(args.store_path()))?,
             format: facts.format.to_owned(),
             cipher: facts.cipher,
@@ -224,7 +228,8 @@ impl KeyProcessArgs {
             took,
         };
         drop(volume);
-        keeping.keep(keys, |missing| OpenedVolumeReport { warnings: [kept.warnings, missing].concat(), ..kept })
+        in_key_process
+            .serve_keys(keys, |missing| OpenedVolumeReport { warnings: [report.warnings, missing].concat(), ..report })
     }
 
     /// Takes its end of the channel and the stores. Ends this process if the other one has exited.
@@ -252,16 +257,16 @@ impl InKeyProcess {
     ///
     /// # Errors
     /// Those of [`cage::enter`].
-    pub fn alone(&self, terminal: Option<BorrowedFd<'_>>) -> io::Result<()> {
+    pub fn enter_sandbox(&self, terminal: Option<BorrowedFd<'_>>) -> io::Result<()> {
         // Reads the free memory now, because the sandbox prevents it later.
         memory::available();
         // The current folder would keep its file system from being unmounted.
         chdir("/")?;
         let [socket, memory] = self.key_side.descriptors();
         // Trials of a password report their progress through that descriptor.
-        let keep: Vec<_> =
-            [socket, memory, self.null.as_fd()].into_iter().chain(progress::told()).chain(terminal).collect();
-        let walls = cage::enter(&keep)?;
+        let needed: Vec<_> =
+            [socket, memory, self.null.as_fd()].into_iter().chain(progress::descriptor()).chain(terminal).collect();
+        let walls = cage::enter(&needed)?;
         self.missing.borrow_mut().extend(walls.iter().map(ToString::to_string));
         Ok(())
     }
@@ -273,19 +278,19 @@ impl InKeyProcess {
             let what = "enough lockable memory (ulimit -l; some secrets are or were in memory that root can read)";
             missing.push(what.to_owned());
         }
-        let said = || format!("The key process runs without {}.", missing.join(", "));
-        if missing.is_empty() { Vec::new() } else { vec![said()] }
+        let warning = || format!("The key process runs without {}.", missing.join(", "));
+        if missing.is_empty() { Vec::new() } else { vec![warning()] }
     }
 
-    /// Like [`InKeyProcess::keep`], for a folder, of which this process reads nothing from now on.
-    fn keep_folder(self, tree: Stacked, access: Access) -> anyhow::Result<()> {
+    /// Like [`InKeyProcess::serve_keys`], for a folder, of which this process reads nothing from now on.
+    fn serve_folder_keys(self, tree: Stacked, access: Access) -> anyhow::Result<()> {
         let write = access == Access::ReadWrite && tree.writable();
         let (outline, keys) = tree.split_keys()?;
-        self.keep(Keys::of_folder(keys, write), |warnings| OpenedFolderReport { outline, warnings })
+        self.serve_keys(Keys::of_folder(keys, write), |warnings| OpenedFolderReport { outline, warnings })
     }
 
     /// Reports that the volume is open, with warnings about this machine. Then uses its keys for the other process until it ends.
-    pub fn keep<T: Serialize>(self, keys: Keys, opened: impl FnOnce(Vec<String>) -> T) -> anyhow::Result<()> {
+    pub fn serve_keys<T: Serialize>(self, keys: Keys, opened: impl FnOnce(Vec<String>) -> T) -> anyhow::Result<()> {
         let opened = opened(self.without());
         let Self { key_side, null, .. } = self;
         // Releases the terminal and ignores Ctrl-C there: the other process handles it, and writes everything before it ends.
@@ -296,7 +301,7 @@ impl InKeyProcess {
             rustix::stdio::dup2_stdout(&null)?;
             Ok(rustix::stdio::dup2_stderr(&null)?)
         };
-        Ok(key_side.keep(keys, opened, silent)?)
+        Ok(key_side.serve_keys(keys, opened, silent)?)
     }
 }
 
@@ -315,8 +320,9 @@ impl Started {
             Err(e) => return Err(self.give_up(e)),
         };
         inherited::forget_files(&args.files())?;
-        let (kept, io_side) = self.lend::<OpenedVolumeReport>(&stores, &Terms::reading(&cancel::cancelled))?;
-        Ok(opened(io_side, stores, kept)?)
+        let (report, io_side) =
+            self.serve_until_open::<OpenedVolumeReport>(&stores, &Terms::reading(&cancel::cancelled))?;
+        Ok(opened(io_side, stores, report)?)
     }
 
     /// Opens the folder with the key process.
@@ -327,21 +333,25 @@ impl Started {
         };
         inherited::forget_files(&args.files())?;
         let terms = Terms::reading(&cancel::cancelled);
-        let (kept, io_side): (OpenedFolderReport, _) =
+        let (report, io_side): (OpenedFolderReport, _) =
             self.until_open(|io_side| io_side.serve_folder_until_open(&locked, &terms))?;
-        kept.warnings.iter().for_each(|w| output::warn(w));
-        Ok(locked.with_key_process(kept.outline, Arc::new(io_side.opened(lost)?))?)
+        report.warnings.iter().for_each(|w| output::warn(w));
+        Ok(locked.with_key_process(report.outline, Arc::new(io_side.opened(lost)?))?)
     }
 
     /// Reads the stores for the key process until it reports that the volume is open.
-    pub fn lend<T: DeserializeOwned>(self, stores: &Stores, terms: &Terms<'_>) -> anyhow::Result<(T, IoSide)> {
+    pub fn serve_until_open<T: DeserializeOwned>(
+        self,
+        stores: &Stores,
+        terms: &Terms<'_>,
+    ) -> anyhow::Result<(T, IoSide)> {
         self.until_open(|io_side| io_side.serve_until_open(stores, terms))
     }
 
-    fn until_open<T>(self, lend: impl FnOnce(&IoSide) -> io::Result<Option<T>>) -> anyhow::Result<(T, IoSide)> {
+    fn until_open<T>(self, serve: impl FnOnce(&IoSide) -> io::Result<Option<T>>) -> anyhow::Result<(T, IoSide)> {
         let Self { io_side, child } = self;
-        let why = match lend(&io_side) {
-            Ok(Some(said)) => return Ok((said, io_side)),
+        let why = match serve(&io_side) {
+            Ok(Some(opened)) => return Ok((opened, io_side)),
             Ok(None) => return Err(ended(child)?),
             Err(why) => why,
         };
@@ -357,7 +367,7 @@ impl Started {
     pub fn work_for(
         self,
         stores: &Stores,
-        told: Value,
+        task: Value,
         remove: &dyn Fn(&Path, FileNumber) -> io::Result<()>,
     ) -> anyhow::Result<()> {
         let Self { io_side, child } = self;
@@ -369,13 +379,13 @@ impl Started {
             false
         };
         let consent = |question: &str| Ok(prompt::says_yes(question)?);
-        let terms = Terms { cancelled: &cancelled, writes: true, told, consent: &consent, remove };
-        let lent = io_side.serve_until_open::<()>(stores, &terms);
+        let terms = Terms { cancelled: &cancelled, writes: true, task, consent: &consent, remove };
+        let served = io_side.serve_until_open::<()>(stores, &terms);
         // Any further request fails, which leaves the data as a crash would.
         drop(io_side);
         let mut child = child;
         let status = child.wait()?;
-        match (lent, status.code()) {
+        match (served, status.code()) {
             (Ok(None), Some(0)) => Ok(()),
             (Ok(_), _) => Err(how_ended(status)),
             (Err(e), _) => Err(e.into()),
@@ -446,8 +456,8 @@ pub fn layout(io_side: IoSide, outline: KeylessLayout, store: &dyn Store) -> Res
 }
 
 /// The open volume whose keys are in the key process.
-fn opened(io_side: IoSide, stores: Stores, kept: OpenedVolumeReport) -> Result<(OpenVolume, Locking)> {
-    let OpenedVolumeReport { outline, format, cipher, mode, stored, warnings, trials, took } = kept;
+fn opened(io_side: IoSide, stores: Stores, report: OpenedVolumeReport) -> Result<(OpenVolume, Locking)> {
+    let OpenedVolumeReport { outline, format, cipher, mode, stored, warnings, trials, took } = report;
     // After a signal, reads of a locked volume fail instead of waiting: they would delay the end.
     let asking = io_side.opened(lost)?;
     let proof = Proof::of(&outline, &asking)?;
@@ -463,7 +473,7 @@ fn opened(io_side: IoSide, stores: Stores, kept: OpenedVolumeReport) -> Result<(
         stores,
         outline,
         proof,
-        of: |kept: &OpenedVolumeReport| (&kept.outline, &kept.warnings),
+        of: |report: &OpenedVolumeReport| (&report.outline, &report.warnings),
         lost,
     });
     Ok((open, locking))

@@ -82,7 +82,7 @@ impl ServedArgs {
         if self.key_process.which().is_none() {
             return Ok(false);
         }
-        self.key_process.keep(open, Some(access), Some(protect), &self.registers)?;
+        self.key_process.run_key_process(open, Some(access), Some(protect), &self.registers)?;
         Ok(true)
     }
 

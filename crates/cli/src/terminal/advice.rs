@@ -64,7 +64,7 @@ pub fn of_copy(advice: &Advice, volume: &str, copy: &str) -> Option<String> {
 
 /// Warnings as text.
 pub fn texts(warnings: &[Warning]) -> Vec<String> {
-    warnings.iter().map(|warning| warning.told(say)).collect()
+    warnings.iter().map(|warning| warning.in_words(say)).collect()
 }
 
 /// Prints the warnings and returns them as text.

@@ -84,7 +84,7 @@ impl Silent {
 
 /// Reports a command line that clap rejected, or prints the help.
 pub fn usage(error: &clap::Error, json: bool) -> ExitCode {
-    if let Some(known) = foreign::told(error) {
+    if let Some(known) = foreign::suggestion(error) {
         report(&known.into(), json);
         return number(MISUSE);
     }
@@ -139,7 +139,7 @@ struct Failure {
 
 /// Reports an error on standard error: as text, or with `json` as an object on one line.
 pub fn report(error: &anyhow::Error, json: bool) {
-    let (message, hint) = told(error);
+    let (message, hint) = message_and_hint(error);
     let text = if json {
         let &Code { number, name, meaning: _ } = classify(error);
         let error = Failure { kind: name, message, hint, exit_code: number };
@@ -163,7 +163,7 @@ pub fn rows() -> impl Iterator<Item = (u8, &'static str)> {
 }
 
 /// The chain of causes in one line, and what to try. The engine's errors already contain their cause.
-fn told(error: &anyhow::Error) -> (String, Option<String>) {
+fn message_and_hint(error: &anyhow::Error) -> (String, Option<String>) {
     let mut text = String::new();
     let mut hint = None;
     for cause in error.chain() {
@@ -171,7 +171,7 @@ fn told(error: &anyhow::Error) -> (String, Option<String>) {
             text.push_str(": ");
         }
         if let Some(error) = cause.downcast_ref::<Error>() {
-            let whole = error.told(advice::say);
+            let whole = error.in_words(advice::say);
             hint = error.to_try(advice::say);
             let tried = hint.as_ref().and_then(|hint| whole.strip_suffix(&**hint));
             text.push_str(tried.unwrap_or(&whole).trim_end_matches('\n'));
@@ -263,7 +263,7 @@ mod tests {
     fn causes_are_told_once() {
         let error = Error::from(io::Error::other("the disk is on fire")).at("x.tc".as_ref());
         let error = anyhow::Error::new(error.hint("Put it out.")).context("serving");
-        let (message, hint) = told(&error);
+        let (message, hint) = message_and_hint(&error);
         assert_eq!((&*message, hint.as_deref()), ("serving: x.tc: the disk is on fire", Some("Put it out.")));
     }
 }

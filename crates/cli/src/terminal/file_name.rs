@@ -20,8 +20,7 @@ impl FileName {
     /// The name for the member `field`.
     pub fn new(field: &'static str, name: impl AsRef<OsStr>) -> Self {
         let name = name.as_ref();
-        let hex = || name.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
-        let bytes = name.to_str().is_none().then(hex);
+        let bytes = name.to_str().is_none().then(|| base16ct::lower::encode_string(name.as_bytes()));
         Self { field, text: name.to_string_lossy().into_owned(), bytes }
     }
 

@@ -20,7 +20,7 @@ const FOREIGN: &[(&[&str], &str)] = &[
 ];
 
 /// Suggests our word for a word that the user knows from another program.
-pub fn told(error: &clap::Error) -> Option<Error> {
+pub fn suggestion(error: &clap::Error) -> Option<Error> {
     let given = |kind| match error.get(kind) {
         Some(ContextValue::String(given)) => Some(given.as_str()),
         _ => None,
@@ -45,20 +45,20 @@ mod tests {
 
     #[test]
     fn words_of_other_programs_are_told_what_they_are_here() {
-        let told = |words: &[&str]| {
+        let suggestion = |words: &[&str]| {
             let line = ["claviger"].iter().chain(words);
-            crate::Cli::try_parse_from(line).err().and_then(|e| told(&e)).map(|e| e.to_string())
+            crate::Cli::try_parse_from(line).err().and_then(|e| suggestion(&e)).map(|e| e.to_string())
         };
         for (words, ours) in FOREIGN {
             for word in *words {
-                assert!(told(&[word]).is_some_and(|text| text.contains(ours)), "{word}");
+                assert!(suggestion(&[word]).is_some_and(|text| text.contains(ours)), "{word}");
             }
             let ours = ["claviger"].into_iter().chain(ours.split(' ')).map(|word| if word == "N" { "1" } else { word });
             assert!(crate::Cli::try_parse_from(ours.clone()).is_ok(), "{:?}", ours.collect::<Vec<_>>());
         }
         for password in [&["info", "--password", "x", "v"][..], &["info", "-p", "x", "v"]] {
-            assert!(told(password).is_some_and(|text| text.contains("--password-file")), "{password:?}");
+            assert!(suggestion(password).is_some_and(|text| text.contains("--password-file")), "{password:?}");
         }
-        assert_eq!(told(&["mout", "v"]), None);
+        assert_eq!(suggestion(&["mout", "v"]), None);
     }
 }

@@ -9,7 +9,8 @@ use std::{fmt, fs::File};
 use anyhow::Context;
 use claviger_lab::model::words;
 use rustix::termios::tcgetwinsize;
-use serde::ser::{self, Serialize, Serializer};
+use serde::Serialize;
+use serde::ser::{self, Serializer};
 
 /// The pipe size, in bytes: the largest that ordinary users may set (pipe(7), pipe-max-size).
 const PIPE: usize = 1 << 20;
@@ -24,6 +25,31 @@ pub trait Report: Serialize {
     /// # Errors
     /// Those of `out`.
     fn text(&self, out: &mut dyn Write) -> io::Result<()>;
+
+    /// The report as JSON.
+    ///
+    /// # Errors
+    /// Those of serde_json.
+    fn json(&self) -> serde_json::Result<String>
+    where
+        Self: Sized,
+    {
+        json(self)
+    }
+}
+
+/// A report as an object of JSON.
+#[derive(Serialize)]
+struct Versioned<'a, T> {
+    json_version: u32,
+    #[serde(flatten)]
+    report: &'a T,
+}
+
+impl<'a, T> Versioned<'a, T> {
+    fn new(report: &'a T) -> Self {
+        Self { json_version: JSON_VERSION, report }
+    }
 }
 
 /// The reader of our standard output has closed it.
@@ -45,30 +71,24 @@ pub fn in_order_of_names<T: Serialize, S: Serializer>(facts: &T, serializer: S) 
 
 /// Prints the report.
 pub fn print(report: &impl Report, json: bool) -> anyhow::Result<()> {
-    let told = if json {
-        self::json(report)?
+    let text = if json {
+        report.json()?
     } else {
         let mut text = Vec::new();
         report.text(&mut text)?;
         words::printable(&String::from_utf8_lossy(&text))
     };
-    write(&mut raw()?, told.as_bytes())
+    write(&mut raw()?, text.as_bytes())
 }
 
-/// The report as JSON: an object, or a list of objects, each with the version as its first field.
+/// A report as JSON: an object whose first field is the version.
 pub fn json(report: &impl Serialize) -> serde_json::Result<String> {
-    Ok(versioned(&(serde_json::to_string_pretty(report)? + "\n")))
+    Ok(serde_json::to_string_pretty(&Versioned::new(report))? + "\n")
 }
 
-/// Adds the version to the outermost objects of pretty-printed JSON, whatever type was printed. In such text a line that consists of
-/// `{` and the indentation of the outermost objects begins one of these: strings have no newlines.
-pub fn versioned(pretty: &str) -> String {
-    let (begin, indent) = if pretty.starts_with('[') { ("  {", "    ") } else { ("{", "  ") };
-    let line = |line: &str| match line == begin {
-        true => format!("{line}\n{indent}\"json_version\": {JSON_VERSION},\n"),
-        false => format!("{line}\n"),
-    };
-    pretty.lines().map(line).collect()
+/// Reports as JSON: a list of such objects.
+pub fn json_list<T: Serialize>(reports: &[T]) -> serde_json::Result<String> {
+    Ok(serde_json::to_string_pretty(&reports.iter().map(Versioned::new).collect::<Vec<_>>())? + "\n")
 }
 
 /// Standard output without a buffer, which would keep plaintext in memory and split large writes at newlines.
@@ -181,15 +201,12 @@ mod tests {
 
     #[test]
     fn the_outermost_objects_have_the_version() {
-        let told = |value: serde_json::Value| -> serde_json::Value {
-            serde_json::from_str(&json(&value).expect("JSON")).expect("JSON again")
-        };
-        let nested = serde_json::json!({"a": [{"b": {"c": [{"d": "{\n{"}]}}], "e": {}});
-        let mut with = nested.clone();
-        with["json_version"] = JSON_VERSION.into();
-        assert_eq!(told(nested.clone()), with);
-        assert_eq!(told(vec![nested.clone(), nested].into()), serde_json::json!([with, with]));
-        assert_eq!(told(serde_json::json!([])), serde_json::json!([]));
+        let report = serde_json::json!({"a": {"b": 1}});
+        let object = "{\n  \"json_version\": 1,\n  \"a\": {\n    \"b\": 1\n  }\n}";
+        assert_eq!(json(&report).expect("JSON"), format!("{object}\n"));
+        let listed = object.replace('\n', "\n  ");
+        assert_eq!(json_list(&[&report, &report]).expect("JSON"), format!("[\n  {listed},\n  {listed}\n]\n"));
+        assert_eq!(json_list::<()>(&[]).expect("JSON"), "[]\n");
     }
 
     #[test]

@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_millis(700);
 const PACE: Duration = Duration::from_millis(50);
 
 /// The descriptor for progress lines, if another program gets them.
-pub fn told() -> Option<BorrowedFd<'static>> {
+pub fn descriptor() -> Option<BorrowedFd<'static>> {
     session().progress_file.as_ref().map(AsFd::as_fd)
 }
 
@@ -56,7 +56,7 @@ struct State {
     /// Bytes of memory in use; 0 if that is not shown.
     memory: u64,
     /// When the last line for another program was written.
-    told: Option<Instant>,
+    last_line: Option<Instant>,
 }
 
 impl Progress {
@@ -146,8 +146,8 @@ impl Progress {
         let memory = (state.memory > 0).then(|| format!("{} of memory in use", size::short(state.memory)));
         self.bar
             .set_message([rate, time, memory].into_iter().flatten().map(|it| format!(", {it}")).collect::<String>());
-        if due || state.told.is_none_or(|told| told.elapsed() >= PACE) {
-            state.told = Some(Instant::now());
+        if due || state.last_line.is_none_or(|last| last.elapsed() >= PACE) {
+            state.last_line = Some(Instant::now());
             write_line(&json!({
                 "what": self.bar.prefix(), "done": state.done, "all": self.bar.length().unwrap_or(0),
                 "unit": self.unit, "per_second": per_second, "seconds_left": left,

@@ -7,8 +7,9 @@ use claviger_lab::model::ciphers::CipherSpeed;
 use claviger_lab::show::report::{Text, csv};
 use serde::Serialize;
 
+use crate::terminal::output::{self, json};
 use crate::terminal::progress::Progress;
-use crate::terminal::{output, size};
+use crate::terminal::size;
 
 /// Samples per figure: seven detect a difference of 10 % in nine of ten cases, even on a machine with other load.
 const REPEATS: usize = 7;
@@ -79,7 +80,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let threads = args.threads.map_or_else(machine::cpus, usize::from);
     if args.kdf {
         let report = derivation::measure(threads, args.repeats.into())?;
-        return print(args.json, args.csv, &report, || report.text(), || csv(&report.derivations));
+        return print(args.json, args.csv, || json(&report), || report.text(), || csv(&report.derivations));
     }
     let mut buffers: Vec<usize> = args.buffer.iter().flat_map(|b| b.0.iter().copied()).collect();
     buffers.sort_unstable();
@@ -104,19 +105,19 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             Sort::Name => benchmark::Sort::Name,
         },
     );
-    print(args.json, args.csv, &Speeds { ciphers: &rows }, || rows.text(), || csv(&rows))
+    print(args.json, args.csv, || json(&Speeds { ciphers: &rows }), || rows.text(), || csv(&rows))
 }
 
 /// Prints a report in one of its three forms.
 pub fn print(
     json: bool,
     csv: bool,
-    report: &impl Serialize,
+    json_form: impl FnOnce() -> serde_json::Result<String>,
     text_form: impl FnOnce() -> String,
     csv_form: impl FnOnce() -> String,
 ) -> anyhow::Result<()> {
     let text = match (json, csv) {
-        (true, _) => output::json(report)?,
+        (true, _) => json_form()?,
         (_, true) => csv_form(),
         _ => text_form(),
     };

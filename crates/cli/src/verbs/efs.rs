@@ -377,7 +377,7 @@ impl Job {
         }
     }
 
-    fn said(&self) -> &'static str {
+    fn participle(&self) -> &'static str {
         match self {
             Self::Encrypt { .. } => "encrypted",
             Self::Share { .. } => "shared",
@@ -427,7 +427,7 @@ impl DiskArgs {
         });
         let changed = Changed {
             path: FileName::path(path),
-            done: job.said(),
+            done: job.participle(),
             files: Vec::new(),
             left_out: Vec::new(),
             incomplete: false,

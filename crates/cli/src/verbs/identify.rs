@@ -76,8 +76,7 @@ impl Reasoned {
     fn of(opinion: Opinion) -> Self {
         let (_, verdict) = rank(&opinion.verdict);
         let (Verdict::No(why) | Verdict::Possible(why) | Verdict::Yes(why)) = opinion.verdict;
-        // The engine separates reasons by semicolons.
-        Self { format: opinion.format, verdict, why: why.split("; ").map(str::to_owned).collect() }
+        Self { format: opinion.format, verdict, why }
     }
 }
 
@@ -142,7 +141,9 @@ fn identify_folder(path: &Path) -> claviger_engine::Result<Identified> {
     let mut formats = encrypting.map(opinion).collect::<claviger_engine::Result<Vec<_>>>()?;
     if let Some(empty) = opening::format_of_empty(path) {
         let own = formats.iter_mut().filter(|opinion| opinion.format == empty.name());
-        own.for_each(|own| own.verdict = Verdict::Yes("it is empty, and the files beside it belong to it".into()));
+        own.for_each(|own| {
+            own.verdict = Verdict::Yes(vec!["it is empty, and the files beside it belong to it".into()])
+        });
     }
     Ok(Identified::of(path, formats))
 }
@@ -213,6 +214,10 @@ impl Report for Vec<Identified> {
             }
         }
         Ok(())
+    }
+
+    fn json(&self) -> serde_json::Result<String> {
+        output::json_list(self)
     }
 }
 

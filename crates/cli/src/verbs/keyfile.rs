@@ -214,12 +214,11 @@ impl CertificateArgs {
         }
         // Other users need to read the certificate.
         files::replace(&beside, &certificate.der, 0o644).map_err(|e| Error::from(e).at(&beside))?;
-        let thumbprint = certificate.thumbprint.iter().map(|byte| format!("{byte:02x}")).collect();
         let made = MadeCertificate {
             path: FileName::path(path),
             certificate: FileName::new("certificate", &beside),
             subject: certificate.subject,
-            thumbprint,
+            thumbprint: base16ct::lower::encode_string(&certificate.thumbprint),
             bits: self.bits,
         };
         output::print(&made, json)

@@ -69,7 +69,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             Ok(()) => all.locked.push(escape(&session.record.volume)),
             Err(e) if args.all && locking::is_missing(&e) => all.open.push(escape(&session.record.volume)),
             Err(e) => {
-                let e = said(e, session).into();
+                let e = with_hint(e, session).into();
                 exit::report(&e, args.json);
                 failed = failed.or(Some(Silent::after(&e)));
             }
@@ -101,7 +101,7 @@ fn settle(session: &Session) -> io::Result<()> {
 }
 
 /// The error for a volume that cannot be locked or unlocked.
-pub fn said(error: io::Error, session: &Session) -> Error {
+pub fn with_hint(error: io::Error, session: &Session) -> Error {
     let volume = &session.record.volume;
     match locking::is_missing(&error) {
         true if session.alive() && session.record.filesystem.as_deref() == Some(FILES) => {

@@ -32,7 +32,7 @@ use crate::terminal::file_name::FileName;
 use crate::terminal::output::{self, Report, warn};
 use crate::terminal::{cancel, prompt, size};
 use crate::verbs::create::protectors::{ProtectorArgs, ProtectorReport};
-use conversion::carry_out;
+use conversion::{Convertible, carry_out};
 
 /// What plaintext becomes, and what a volume is taken for that nothing shows in.
 const DEFAULT_FORMAT: &str = "LUKS2";
@@ -154,8 +154,9 @@ pub struct Args {
     key_process: KeyProcessArgs,
 }
 
-/// The stores of the volume, open for writing.
+/// The volume, identified and open for writing.
 struct ReencryptionTarget {
+    of: Convertible,
     data: Arc<dyn Store>,
     /// The store of a detached header.
     header: Option<Arc<dyn Store>>,
@@ -194,7 +195,7 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     guard::no_dumps();
     cancel::install()?;
     if args.key_process.which().is_some() {
-        return args.keep();
+        return args.work_in_key_process();
     }
     if args.key_process.asked() {
         return args.work_for_key_process(words);
@@ -206,24 +207,26 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
 }
 
 /// Enters the sandbox in a key process, once all secrets are there.
-fn alone(in_key_process: Option<&InKeyProcess>, terminal: Option<BorrowedFd<'_>>) -> anyhow::Result<()> {
-    let Some(keeping) = in_key_process else { return Ok(()) };
-    keeping.alone(terminal).context("the key process")?;
-    keeping.without().iter().for_each(|missing| warn(missing));
+fn enter_sandbox(in_key_process: Option<&InKeyProcess>, terminal: Option<BorrowedFd<'_>>) -> anyhow::Result<()> {
+    let Some(in_key_process) = in_key_process else { return Ok(()) };
+    in_key_process.enter_sandbox(terminal).context("the key process")?;
+    in_key_process.without().iter().for_each(|missing| warn(missing));
     Ok(())
 }
 
 impl Args {
     /// Opens the stores, and creates the file of a new header, which is also returned.
     fn opened(&self, data: Arc<dyn Store>) -> Result<(ReencryptionTarget, Option<Arc<FileStore>>)> {
-        let header_store = || {
+        let identified = || -> Result<_> {
             let of = self.convertible(&*data)?;
             self.check(&of)?;
-            of.converter.reencrypter().map_or(Ok(None), |reencrypter| self.header_store(reencrypter, &*data))
+            let reencrypter = of.converter.reencrypter();
+            Ok((of, reencrypter.map_or(Ok(None), |reencrypter| self.header_store(reencrypter, &*data))?))
         };
-        let (header, made) = header_store().map_err(|e| e.at(&self.path))?.unzip();
+        let (of, header) = identified().map_err(|e| e.at(&self.path))?;
+        let (header, made) = header.unzip();
         let made = made.flatten();
-        Ok((ReencryptionTarget { data, header, new: made.is_some() }, made))
+        Ok((ReencryptionTarget { of, data, header, new: made.is_some() }, made))
     }
 
     /// Opens the files, and reads and writes them for the key process. This process has no keys.
@@ -236,15 +239,15 @@ impl Args {
             self.direct.apply(Bypass::LargeWrites, true, &self.path, &*data);
             self.opened(data)
         });
-        let (ReencryptionTarget { data, header, new }, made) = match opened {
+        let (ReencryptionTarget { data, header, new, of: _ }, made) = match opened {
             Ok(opened) => opened,
             Err(e) => return Err(started.give_up(e.into())),
         };
         inherited::forget_files(
             &[Some(&*self.path), self.header.as_deref()].into_iter().flatten().collect::<Vec<_>>(),
         )?;
-        let lent = claviger_engine::opening::Stores { disk: Arc::clone(&data), header, data };
-        let worked = started.work_for(&lent, new.into(), &|path, file| self.protectors.remove(path, file, &there));
+        let stores = claviger_engine::opening::Stores { disk: Arc::clone(&data), header, data };
+        let worked = started.work_for(&stores, new.into(), &|path, file| self.protectors.remove(path, file, &there));
         // If the key process was killed, the header file stays for the next run.
         worked.inspect_err(|e| {
             if e.is::<Silent>() {
@@ -254,12 +257,14 @@ impl Args {
     }
 
     /// Does all of the work in the key process, through the other process's stores.
-    fn keep(&self) -> anyhow::Result<()> {
-        let keeping = self.key_process.accept()?;
-        let key_side = &keeping.key_side;
-        let opened = ReencryptionTarget { data: key_side.disk(), header: key_side.header(), new: key_side.told()? };
+    fn work_in_key_process(&self) -> anyhow::Result<()> {
+        let in_key_process = self.key_process.accept()?;
+        let key_side = &in_key_process.key_side;
+        let (data, header, new) = (key_side.disk(), key_side.header(), key_side.task()?);
+        let of = self.convertible(&*data).map_err(|e| e.at(&self.path))?;
+        let opened = ReencryptionTarget { of, data, header, new };
         prompt::ask_elsewhere(key_side.asker());
-        carry_out(self, opened, Some(&keeping), &|| ())
+        carry_out(self, opened, Some(&in_key_process), &|| ())
     }
 
     fn unlock<'a>(&self, credentials: &'a [Credential]) -> Unlock<'a> {
@@ -289,7 +294,7 @@ impl Args {
         if existing.is_some() {
             fs::remove_file(path).map_err(|e| Error::from(e).at(path))?;
         }
-        let store = Arc::new(FileStore::create(path, len).map_err(|e| full_disk::told(e, path, len))?);
+        let store = Arc::new(FileStore::create(path, len).map_err(|e| full_disk::explained(e, path, len))?);
         files::sync_folder(path)?;
         Ok(Some((Arc::clone(&store) as Arc<dyn Store>, Some(store))))
     }

@@ -194,7 +194,7 @@ impl Args {
         let before = file.len();
         let done = resizing.carry_out(file, &spec);
         drop(bar);
-        done.map_err(|e| at(full_disk::told(e, &self.open.path, resizing.len.saturating_sub(before))))?;
+        done.map_err(|e| at(full_disk::explained(e, &self.open.path, resizing.len.saturating_sub(before))))?;
         output::print(&resized, self.json)
     }
 }

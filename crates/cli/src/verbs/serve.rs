@@ -195,7 +195,7 @@ fn complaints() -> impl Fn(&str) + Send + Sync {
     let last = Mutex::new((None::<Instant>, 0u64));
     move |what| {
         let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
-        if last.0.is_some_and(|said| said.elapsed() < RARELY) {
+        if last.0.is_some_and(|last| last.elapsed() < RARELY) {
             last.1 += 1;
             return;
         }

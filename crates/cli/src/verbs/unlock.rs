@@ -55,7 +55,7 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     // Programs on the mount may wait for this very process.
     let open = OpenArgs { path: session.record.volume.clone(), ..args.open.clone() };
     if !args.key_process.is_empty() {
-        return KeyProcessArgs::in_key_process(&args.key_process).keep(
+        return KeyProcessArgs::in_key_process(&args.key_process).run_key_process(
             &open,
             None,
             Some(&args.protect),
@@ -67,7 +67,7 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     }
     cancel::install()?;
     cancel::end_at_once();
-    let begun = Reopening::begin(&session.folder).map_err(|e| lock::said(e, session))?;
+    let begun = Reopening::begin(&session.folder).map_err(|e| lock::with_hint(e, session))?;
     let (reopening, [socket, memory]) = begun;
     let child = key_process::start([socket.as_fd(), memory.as_fd()], words, Which::Opened, Stdio::null())?;
     drop((socket, memory));
@@ -77,7 +77,7 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
             output::print(&Unlocked { volume: escape(&session.record.volume) }, args.json)
         }
         Ok(None) => Err(key_process::ended(child)?),
-        Err(e) => Err(lock::said(e, session).hint("It stays locked.").into()),
+        Err(e) => Err(lock::with_hint(e, session).hint("It stays locked.").into()),
     }
 }
 

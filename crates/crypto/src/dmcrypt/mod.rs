@@ -121,6 +121,11 @@ impl Specification {
         all
     }
 
+    /// Whether the mode is XTS, whose key is two keys of the cipher.
+    pub fn is_xts(&self) -> bool {
+        self.mode == Mode::Xts
+    }
+
     /// Whether each block of a sector is encrypted by itself, so that a part of a sector can be computed without the rest.
     pub fn blocks_stand_alone(&self) -> bool {
         matches!(self.mode, Mode::Xts | Mode::Lrw | Mode::Ecb | Mode::Ctr) && self.iv != Iv::Elephant

@@ -159,8 +159,8 @@ impl Binding {
     ///
     /// # Errors
     /// `Io` if the system has no random bytes.
-    pub fn tang(url: &str, said: &Advertisement) -> Result<Self> {
-        let (header, key) = said.bound(url)?;
+    pub fn tang(url: &str, advertisement: &Advertisement) -> Result<Self> {
+        let (header, key) = advertisement.bound(url)?;
         Ok(Self { header, key })
     }
 
@@ -231,19 +231,19 @@ fn direct(pin: &str, options: Value) -> Value {
 
 /// The key recovered from shares in `parts`.
 fn combined(threshold: usize, prime: &[u8; shares::SIZE], parts: &[Jwe], with: &dyn Helpers) -> Result<Secret> {
-    let (mut found, mut said) = (Vec::with_capacity(threshold), None);
+    let (mut found, mut error) = (Vec::with_capacity(threshold), None);
     for part in parts {
         match part.open(with) {
             Ok(share) => found.push(share),
             Err(e) if matches!(e.kind, ErrorKind::Cancelled) => return Err(e),
-            Err(e) => said = Some(e),
+            Err(e) => error = Some(e),
         }
         if found.len() == threshold {
             let key = shares::combine(prime, &found);
             return key.ok_or_else(|| malformed("jwe", "its parts are not shares"));
         }
     }
-    Err(said.unwrap_or_else(|| malformed("t", "there are too few shares")))
+    Err(error.unwrap_or_else(|| malformed("t", "there are too few shares")))
 }
 
 fn malformed(field: &'static str, what: &str) -> Error {

@@ -491,15 +491,16 @@ mod tests {
             clock.set(clock.get() + Duration::from_millis([10, 30][target] * effort));
             wrong::<()>()
         };
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         let tell = |step: SearchStep| {
-            told.push((clock.get(), step));
+            reported.push((clock.get(), step));
             true
         };
         timed_search(&[passphrase("x")], true, &efforts, unlock, tell, || clock.get()).expect("no trouble");
         let end = clock.get();
         let begins = |target, done| {
-            let (at, step) = told.iter().find(|(_, step)| (step.target, step.done) == (target, done)).expect("a step");
+            let (at, step) =
+                reported.iter().find(|(_, step)| (step.target, step.done) == (target, done)).expect("a step");
             (*at, step.left, step.then)
         };
         let near = |one: Duration, other: Duration| one.abs_diff(other) < Duration::from_millis(1);
@@ -510,8 +511,8 @@ mod tests {
         assert!(near(left, end - at) && then.is_zero(), "{left:?}, {:?}", end - at);
         // Until another target was tried, its speed is taken to be that of the first.
         let (_, _, then) = begins(0, 1);
-        let other = 1_000 + 5_000 + 1_000 * (told[1].1.all - 2);
+        let other = 1_000 + 5_000 + 1_000 * (reported[1].1.all - 2);
         assert!(near(then, Duration::from_millis(10 * other)), "{then:?}");
-        assert!(told[0].1.left.is_zero(), "nothing is known before the first trial");
+        assert!(reported[0].1.left.is_zero(), "nothing is known before the first trial");
     }
 }

@@ -35,7 +35,7 @@ impl FileFormat for Clear {
     }
 
     fn identify(&self, _lower: &dyn Tree) -> Result<Verdict> {
-        Ok(Verdict::No("an unencrypted folder has no marks; it opens only if named as one".into()))
+        Ok(Verdict::No(vec!["an unencrypted folder has no marks".into(), "it opens only if named as one".into()]))
     }
 
     fn unlock(&self, _lower: &Arc<dyn Tree>, with: &Unlock<'_>) -> Result<Box<dyn FileKeys>> {

@@ -393,7 +393,7 @@ impl Stacked {
     }
 
     /// Calls `each` with exclusive access to the contents, to change the size. Begins an unfinished file first.
-    fn alone<T>(&self, node: Node, each: impl FnOnce(&mut Contents) -> io::Result<T>) -> io::Result<T> {
+    fn exclusively<T>(&self, node: Node, each: impl FnOnce(&mut Contents) -> io::Result<T>) -> io::Result<T> {
         let file = self.using(node);
         let mut contents = file.write();
         let loaded = match contents.take() {
@@ -652,7 +652,7 @@ impl Tree for Stacked {
         if written {
             return Ok(());
         }
-        self.alone(node, |contents| match contents {
+        self.exclusively(node, |contents| match contents {
             Contents::Encrypted(file) if within(file.size) => overwrite(file, data),
             Contents::Encrypted(file) => self.grow(node, file, offset, data),
             Contents::Clear | Contents::Unfinished => self.lower.write_at(node, offset, data),
@@ -661,14 +661,14 @@ impl Tree for Stacked {
 
     fn append(&self, node: Node, data: &[u8]) -> io::Result<()> {
         self.counters.written(data.len());
-        self.alone(node, |contents| match contents {
+        self.exclusively(node, |contents| match contents {
             Contents::Encrypted(file) => self.grow(node, file, file.size, &mut data.to_vec()),
             Contents::Clear | Contents::Unfinished => self.lower.append(node, data),
         })
     }
 
     fn set_len(&self, node: Node, len: u64) -> io::Result<()> {
-        self.alone(node, |contents| match contents {
+        self.exclusively(node, |contents| match contents {
             Contents::Encrypted(file) if len > file.size => self.grow(node, file, len, &mut []),
             Contents::Encrypted(file) if len < file.size => self.shrink(node, file, len),
             Contents::Encrypted(_) => Ok(()),

@@ -17,7 +17,10 @@ pub struct Facts {
     pub cipher: String,
     /// The mode of operation, in the format's own notation, some with initialisation vectors: `XTS`, `LRW`, `CBC`, `xts-plain64`.
     pub mode: String,
-    /// The size of the key in bits, as the format counts it: VeraCrypt's AES-256 in XTS has 256, LUKS2's has 512.
+    /// The size of the key, in bits, as the format's own programs count it. LUKS, plain, cryptoloop, BitLocker and FileVault 2
+    /// count the whole volume key: AES-256 in XTS has 512, since XTS has two keys; a key for integrity tags is part of it. TrueCrypt
+    /// and VeraCrypt count the ciphers' keys for data only: AES-256 in XTS has 256, and a cascade the sum of its ciphers. loop-AES
+    /// counts one of its keys, dm-integrity the key of its tags.
     pub key_bits: u32,
     /// The hash of the key derivation, or the derivation's own name. `None` if the key itself was given: `none` in JSON.
     #[serde(serialize_with = "hash_or_none")]

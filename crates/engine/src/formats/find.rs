@@ -29,7 +29,7 @@ pub fn open(store: &Arc<dyn Store>, name: Option<&str>) -> Result<(&'static dyn 
         match format.identify(&**store)? {
             Verdict::Yes(_) => return Ok((format, format.open(store)?)),
             Verdict::Possible(_) => possible.push(format),
-            Verdict::No(why) => reasons.push(format!("{}: {why}", format.name())),
+            Verdict::No(why) => reasons.push(format!("{}: {}", format.name(), why.join("; "))),
         }
     }
     if possible.is_empty() {

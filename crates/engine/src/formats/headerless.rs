@@ -19,7 +19,7 @@ pub(super) const UNIT: u64 = 512;
 
 /// The verdict of such a format about any store.
 pub(super) fn verdict(name: &str) -> Verdict {
-    Verdict::No(format!("it has no header and looks random; it opens only with --format {name}"))
+    Verdict::No(vec!["it has no header and looks random".into(), format!("it opens only with --format {name}")])
 }
 
 /// The place of the data in a store, and their division into sectors.

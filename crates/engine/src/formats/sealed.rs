@@ -56,16 +56,16 @@ impl Sealed {
     /// [`not_for_this_key`] if none does; `Io` and `Unsupported` if a card fails.
     pub fn release(&self, keys: &[Arc<dyn PrivateKey>]) -> Result<Credential> {
         let Releaser::SmartCard { ciphertext, .. } = &self.by else { return Err(not_for_this_key()) };
-        let mut said = not_for_this_key();
+        let mut error = not_for_this_key();
         for key in keys {
             match key.decrypt(ciphertext) {
                 Ok(plain) => {
                     let text = STANDARD.encode(&*plain).into_bytes();
                     return Ok(Credential::Passphrase(Secret::from_vec(text)));
                 }
-                Err(e) => said = e,
+                Err(e) => error = e,
             }
         }
-        Err(said)
+        Err(error)
     }
 }

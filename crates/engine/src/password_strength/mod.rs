@@ -116,7 +116,7 @@ mod tests {
 
     #[test]
     fn times_are_told_in_words() {
-        for (seconds, told) in [
+        for (seconds, words) in [
             (0.2, "less than a second"),
             (1.0, "about 1 second"),
             (59.0, "about 59 seconds"),
@@ -126,7 +126,7 @@ mod tests {
             (12_345.0 * YEAR, "about 12000 years"),
             (1e9 * YEAR, "more than a million years"),
         ] {
-            assert_eq!(taking(seconds), told);
+            assert_eq!(taking(seconds), words);
         }
     }
 

@@ -204,13 +204,13 @@ mod tests {
         let store = CountedStore::new(Full(true));
         assert!(store.flush().is_err());
         assert_eq!((store.traffic().failed_writes, store.failure()), (1, Some("no storage space")));
-        let said = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
-        let hears = std::sync::Arc::clone(&said);
+        let heard = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+        let hears = std::sync::Arc::clone(&heard);
         let store =
             CountedStore::new(Full(true)).telling(move |what| hears.lock().expect("whole").push(what.to_owned()));
         assert!(store.write_clobbering(512, &mut [1; 7]).is_err() && store.flush().is_err());
         let expected = ["writing 7 bytes at byte 512", "flushing"];
-        assert_eq!(*said.lock().expect("whole"), expected.map(|what| format!("{what} failed: no storage space")));
+        assert_eq!(*heard.lock().expect("whole"), expected.map(|what| format!("{what} failed: no storage space")));
         let store = CountedStore::new(Full(false));
         assert!(store.write_clobbering(0, &mut [1]).is_err(), "read-only");
         assert_eq!(store.traffic(), Traffic::default());

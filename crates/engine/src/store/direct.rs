@@ -85,7 +85,7 @@ impl Direct {
         if n == data.len() {
             return Ok(());
         }
-        let _alone = self.writers.alone();
+        let _exclusive = self.writers.exclusive();
         cached.write_all_at(&data[n..], offset + n as u64)
     }
 
@@ -155,11 +155,13 @@ impl Direct {
 /// The alignment that the kernel reports for blocks and memory. `None` if it reports that the page cache cannot be bypassed.
 /// Kernels before Linux 6.1 report nothing; a page is then always enough.
 fn alignment(file: &File) -> Option<(u64, usize)> {
-    let Ok(said) = statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN) else { return Some((PAGE as u64, PAGE)) };
-    if said.stx_mask & StatxFlags::DIOALIGN.bits() == 0 {
+    let Ok(alignment) = statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN) else {
+        return Some((PAGE as u64, PAGE));
+    };
+    if alignment.stx_mask & StatxFlags::DIOALIGN.bits() == 0 {
         return Some((PAGE as u64, PAGE));
     }
-    let (block, memory) = (said.stx_dio_offset_align, said.stx_dio_mem_align as usize);
+    let (block, memory) = (alignment.stx_dio_offset_align, alignment.stx_dio_mem_align as usize);
     let known = block.is_power_of_two() && memory.is_power_of_two() && block as usize <= PAGE && memory <= PAGE;
     known.then_some((block.into(), memory))
 }

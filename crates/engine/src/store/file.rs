@@ -382,9 +382,9 @@ fn holder(file: &File) -> Option<String> {
 fn behind(device: &File) -> Option<(File, u64)> {
     let device = device.metadata().ok()?.rdev();
     let node = format!("/sys/dev/block/{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
-    let said = |at: &str, what: &str| fs::read(Path::new(&node).join(at).join("loop").join(what)).ok();
-    let (of, name) = [".", ".."].into_iter().find_map(|at| Some((at, said(at, "backing_file")?)))?;
-    let number = |what: &str| String::from_utf8(said(of, what)?).ok()?.trim().parse::<u64>().ok();
+    let attribute = |at: &str, what: &str| fs::read(Path::new(&node).join(at).join("loop").join(what)).ok();
+    let (of, name) = [".", ".."].into_iter().find_map(|at| Some((at, attribute(at, "backing_file")?)))?;
+    let number = |what: &str| String::from_utf8(attribute(of, what)?).ok()?.trim().parse::<u64>().ok();
     let path = Path::new(std::ffi::OsStr::from_bytes(name.strip_suffix(b"\n").unwrap_or(&name)));
     let file = fs::metadata(path).is_ok_and(|m| m.is_file()).then(|| untouched(path))?.ok()?;
     let len = file.metadata().ok()?.len();

@@ -139,7 +139,7 @@ impl Volume {
                 return Ok(Some(shared));
             }
             drop(shared);
-            let _alone = writing.alone();
+            let _exclusive = writing.exclusive();
             prevented.store(true, Ordering::Release);
             return Err(io::Error::other("write refused to protect the hidden volume; the volume is now read-only"));
         }
@@ -211,7 +211,7 @@ impl Volume {
         let (head, rest) = data.split_at_mut(cut.head);
         let (middle, tail) = rest.split_at_mut(cut.middle);
         if !head.is_empty() {
-            let _alone = self.partial.alone();
+            let _exclusive = self.partial.exclusive();
             crypt.write_part(&*self.store, into, head)?;
         }
         let into = into + cut.head as u64;
@@ -231,7 +231,7 @@ impl Volume {
             }
         }
         if !tail.is_empty() {
-            let _alone = self.partial.alone();
+            let _exclusive = self.partial.exclusive();
             crypt.write_part(&*self.store, into + cut.middle as u64, tail)?;
         }
         Ok(())

@@ -48,14 +48,14 @@ pub struct Ran {
     /// Seconds of processor time that it used itself, with what it started and waited for; in steps of a hundredth.
     pub own_cpu_s: f64,
     /// What it wrote to standard output.
-    pub output: Vec<Said>,
+    pub output: Vec<OutputPiece>,
     /// What it wrote to standard error.
-    pub errors: Vec<Said>,
+    pub errors: Vec<OutputPiece>,
 }
 
 /// A piece of a program's output.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Said {
+pub struct OutputPiece {
     /// From the start of the program until this was read.
     pub after: Elapsed,
     /// As it was read: any part of a line, or several.
@@ -63,16 +63,16 @@ pub struct Said {
 }
 
 /// The pieces as one text.
-pub fn text(pieces: &[Said]) -> String {
-    pieces.iter().map(|said| said.text.as_str()).collect()
+pub fn text(pieces: &[OutputPiece]) -> String {
+    pieces.iter().map(|piece| piece.text.as_str()).collect()
 }
 
 /// When the first `len` bytes of the text had been read, counted from the start of the program.
-pub fn read_after(pieces: &[Said], len: usize) -> Option<Elapsed> {
+pub fn read_after(pieces: &[OutputPiece], len: usize) -> Option<Elapsed> {
     let mut end = 0;
-    pieces.iter().find_map(|said| {
-        end += said.text.len();
-        (end >= len).then_some(said.after)
+    pieces.iter().find_map(|piece| {
+        end += piece.text.len();
+        (end >= len).then_some(piece.after)
     })
 }
 
@@ -97,8 +97,8 @@ pub fn missing(names: &[&str]) -> Option<String> {
 pub fn version(command: &mut Command) -> Option<String> {
     let begun = Instant::now();
     let Ended { ran, .. } = carry_out(command, &|| begun.elapsed() > VERSION, Duration::MAX).ok()?;
-    let said = if ran.output.is_empty() { text(&ran.errors) } else { text(&ran.output) };
-    let first = said.lines().map(str::trim).find(|line| !line.is_empty())?;
+    let printed = if ran.output.is_empty() { text(&ran.errors) } else { text(&ran.output) };
+    let first = printed.lines().map(str::trim).find(|line| !line.is_empty())?;
     Some(first.chars().filter(|c| !c.is_control()).take(VERSION_LETTERS).collect())
 }
 
@@ -209,7 +209,7 @@ fn listen(
     pipe: Option<impl Read + Send + 'static>,
     started: Meter,
     last: &Arc<AtomicU64>,
-) -> io::Result<JoinHandle<Vec<Said>>> {
+) -> io::Result<JoinHandle<Vec<OutputPiece>>> {
     let last = Arc::clone(last);
     thread::Builder::new().name("lab-listener".into()).spawn(move || {
         let mut pieces = Vec::new();
@@ -224,15 +224,15 @@ fn listen(
                 continue;
             }
             let text = String::from_utf8_lossy(&buffer[..len]).into_owned();
-            pieces.push(Said { after: started.elapsed(), text });
+            pieces.push(OutputPiece { after: started.elapsed(), text });
         }
         pieces
     })
 }
 
 fn failed(name: &str, how: &str, ran: &Ran) -> Error {
-    let said = [text(&ran.output), text(&ran.errors)].concat();
-    let lines: Vec<&str> = said.lines().map(str::trim_end).filter(|line| !line.is_empty()).collect();
+    let printed = [text(&ran.output), text(&ran.errors)].concat();
+    let lines: Vec<&str> = printed.lines().map(str::trim_end).filter(|line| !line.is_empty()).collect();
     let last = printable(&lines[lines.len().saturating_sub(LAST_LINES)..].join("; "));
     let what = if last.is_empty() { "it printed nothing".into() } else { last };
     ErrorKind::Io(io::Error::other(format!("{name} failed ({how}): {what}"))).into()
@@ -262,7 +262,7 @@ mod tests {
     fn output_is_kept_in_pieces_with_their_times() {
         let ran = run(&mut shell("echo one; sleep 0.2; echo two; echo bad >&2"), || false).unwrap();
         assert_eq!((text(&ran.output).as_str(), text(&ran.errors).as_str()), ("one\ntwo\n", "bad\n"));
-        let times: Vec<f64> = ran.output.iter().map(|said| said.after.seconds).collect();
+        let times: Vec<f64> = ran.output.iter().map(|piece| piece.after.seconds).collect();
         assert!(times.is_sorted() && times[0] >= 0.0, "{times:?}");
     }
 
@@ -281,8 +281,8 @@ mod tests {
 
     #[test]
     fn the_time_of_a_place_in_the_text_is_known() {
-        let said = |text: &str, seconds| Said { after: Elapsed { seconds, cpu_s: 0.0 }, text: text.into() };
-        let pieces = [said("abc", 1.0), said("de", 2.0)];
+        let piece = |text: &str, seconds| OutputPiece { after: Elapsed { seconds, cpu_s: 0.0 }, text: text.into() };
+        let pieces = [piece("abc", 1.0), piece("de", 2.0)];
         let at = |len| read_after(&pieces, len).map(|elapsed| elapsed.seconds);
         assert_eq!([1, 3, 4, 5, 6].map(at), [Some(1.0), Some(1.0), Some(2.0), Some(2.0), None]);
     }

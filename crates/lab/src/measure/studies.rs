@@ -134,11 +134,11 @@ mod tests {
     fn each_published_table_is_in_one_section() {
         for (name, text) in STUDIES {
             let study = parse(text, &catalogue()).expect(name);
-            let mut told: Vec<&str> = study.sections.iter().flat_map(|s| &s.of).map(String::as_str).collect();
-            told.sort_unstable();
+            let mut in_sections: Vec<&str> = study.sections.iter().flat_map(|s| &s.of).map(String::as_str).collect();
+            in_sections.sort_unstable();
             for figures in tables(study.published.as_ref().expect("figures")) {
                 let published: std::collections::BTreeSet<&str> = figures.iter().map(|f| f.table.as_str()).collect();
-                assert_eq!(told, published.into_iter().collect::<Vec<_>>(), "{name}");
+                assert_eq!(in_sections, published.into_iter().collect::<Vec<_>>(), "{name}");
             }
         }
     }
@@ -149,14 +149,14 @@ mod tests {
         for (name, text) in STUDIES {
             let study = parse(text, &catalogue()).expect(name);
             for claim in &study.conclusions {
-                let (said, _) = claim.text.split_once("(criterion here: ").unwrap_or((&claim.text, ""));
-                let words: Vec<&str> = said.split(' ').collect();
+                let (claimed, _) = claim.text.split_once("(criterion here: ").unwrap_or((&claim.text, ""));
+                let words: Vec<&str> = claimed.split(' ').collect();
                 let number = |word: &str| word.parse::<f64>().is_ok();
                 let range = words.windows(3).any(|w| number(w[0]) && w[1] == "to" && number(w[2]));
                 let both = claim.checks.iter().all(|check| check.at_least.is_some() && check.at_most.is_some());
-                assert!(both || !range && !said.contains("about "), "{name}: {}", claim.text);
+                assert!(both || !range && !claimed.contains("about "), "{name}: {}", claim.text);
                 let one = claim.checks.iter().all(|check| check.at_least.is_some() || check.at_most.is_some());
-                assert!(one && claim.checks.is_empty() != said.ends_with(' '), "{name}: {}", claim.text);
+                assert!(one && claim.checks.is_empty() != claimed.ends_with(' '), "{name}: {}", claim.text);
             }
         }
     }

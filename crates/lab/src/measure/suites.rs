@@ -93,7 +93,7 @@ impl Suite {
 
     fn of_specification(text: &str, key_bits: Option<u32>, sector: usize) -> std::result::Result<Self, String> {
         let known = Specification::parse(text).map_err(|e| e.to_string())?;
-        let most = |len: &&usize| **len <= if text.contains("xts") { 2 * KEY } else { KEY };
+        let most = |len: &&usize| **len <= if known.is_xts() { 2 * KEY } else { KEY };
         let sizes = known.key_sizes();
         let usual = sizes.iter().filter(most).max().or(sizes.iter().min()).copied().unwrap_or_default();
         let len = key_bits.map_or(usual, |bits| bits as usize / 8);

@@ -344,8 +344,8 @@ impl<'r> Here<'r> {
         let premise = premises.iter().find(|(holds, _)| *holds != Some(true));
         let forbidden = claim.unless.clone().or_else(|| self.other_extent(claim)).or_else(|| self.other_medium(claim));
         let forbidden = forbidden.or_else(|| {
-            let (_, said) = premise?;
-            Some(format!("What it supposes is not certain here: {said}"))
+            let (_, why) = premise?;
+            Some(format!("What it supposes is not certain here: {why}"))
         });
         let verdict = match () {
             () if forbidden.is_some() || judged.is_empty() => "Cannot be said",
@@ -353,8 +353,13 @@ impl<'r> Here<'r> {
             () if judged.iter().any(|(holds, _)| holds.is_none()) => "Cannot be said",
             () => "Still true",
         };
-        let said = forbidden.into_iter().chain(judged.into_iter().map(|(_, said)| said));
-        JudgedConclusion { text: &claim.text, source: &claim.source, verdict, why: said.collect::<Vec<_>>().join(" ") }
+        let reasons = forbidden.into_iter().chain(judged.into_iter().map(|(_, why)| why));
+        JudgedConclusion {
+            text: &claim.text,
+            source: &claim.source,
+            verdict,
+            why: reasons.collect::<Vec<_>>().join(" "),
+        }
     }
 
     /// Why a run of this size says nothing about it.
@@ -403,7 +408,7 @@ impl<'r> Here<'r> {
             return (within.decides(check), format!("{workload}, {operation}: {facility} is the best itself."));
         }
         let (between, few) = self.share(own, base);
-        let mut said = format!(
+        let mut sentence = format!(
             "{}, {}: {} is at {} % of {} ({} … {}{}).",
             check.workload,
             check.operation,
@@ -415,7 +420,7 @@ impl<'r> Here<'r> {
             if few { ", from too few passes" } else { "" }
         );
         if few || between.decides(check).is_none() {
-            return (None, said);
+            return (None, sentence);
         }
         let mut doubted = between;
         for doubt in
@@ -424,11 +429,11 @@ impl<'r> Here<'r> {
             let Some((ends, why)) = doubt else { continue };
             doubted = doubted.wider(ends.low, ends.high);
             if doubted.decides(check).is_none() {
-                said = format!("{said} {why}");
-                return (None, said);
+                sentence = format!("{sentence} {why}");
+                return (None, sentence);
             }
         }
-        (doubted.decides(check), said)
+        (doubted.decides(check), sentence)
     }
 
     fn cell(self, meant: Meant<'_>) -> Result<&'r summary::Cell, String> {

@@ -206,11 +206,11 @@ fn findings(run: &Run, cells: &[Cell]) -> Vec<String> {
     overviews.sort_by(|(a, _), (b, _)| b.total_cmp(a));
     let mut telling: Vec<&Cell> = cells.iter().filter(|cell| certain(cell) > 0.0).collect();
     telling.sort_by(|a, b| certain(b).total_cmp(&certain(a)));
-    let mut told: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut of_facility: BTreeMap<&str, usize> = BTreeMap::new();
     telling.retain(|cell| {
-        let told = told.entry(&cell.facility).or_default();
-        *told += 1;
-        *told <= TELLING.0
+        let of_facility = of_facility.entry(&cell.facility).or_default();
+        *of_facility += 1;
+        *of_facility <= TELLING.0
     });
     let telling = telling.into_iter().take(TELLING.1).filter_map(|cell| finding(run, cell));
     overviews.into_iter().map(|(_, sentence)| sentence).chain(telling).collect()
@@ -413,16 +413,16 @@ fn failed(run: &Run) -> Vec<String> {
         // Why is in the failures.
         let then = if passed { " and was measured all the same" } else { "" };
         let sentence = format!("{} failed in {doing}{then}", failure.facility);
-        match sentences.iter_mut().find(|(told, _)| *told == sentence) {
+        match sentences.iter_mut().find(|(known, _)| *known == sentence) {
             Some((_, times)) => *times += 1,
             None => sentences.push((sentence, 1)),
         }
     }
-    let told = |(sentence, times)| match times {
+    let counted = |(sentence, times)| match times {
         1 => format!("{sentence}: see the failures."),
         times => format!("{sentence}, {times} times: see the failures."),
     };
-    sentences.into_iter().map(told).collect()
+    sentences.into_iter().map(counted).collect()
 }
 
 fn missing_baselines(run: &Run, cells: &[Cell]) -> Vec<String> {

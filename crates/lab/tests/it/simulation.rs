@@ -232,7 +232,7 @@ fn a_disturbed_pass_is_made_again_and_a_busy_machine_is_told_of_first() {
     assert_eq!(summary.warnings[0], message);
     assert_eq!(run.unfit_for_documents(), Some(message.clone()));
     let report = RunReport { run: &run, summary: &summary, extras: &[] };
-    let (text, json) = (report.text(), report.json().expect("JSON"));
+    let (text, json) = (report.text(), serde_json::to_string_pretty(&report).expect("JSON"));
     assert_eq!(text.lines().filter(|line| !line.is_empty()).nth(1), Some("Disturbed"), "{text}");
     assert_eq!(text.matches("was busy with other programs").count(), 1);
     assert!(
@@ -249,6 +249,34 @@ fn a_disturbed_pass_is_made_again_and_a_busy_machine_is_told_of_first() {
     let old = stored::load(&file).expect("a run");
     assert_eq!(old.disturbance().message, None);
     assert!(old.unfit_for_documents().is_some_and(|why| why.contains("watched in 0 of 15 passes")));
+}
+
+/// Passes of which no repeat succeeds.
+struct RepeatsFail {
+    disturbed: Disturbed,
+    last: Option<ScheduledPass>,
+}
+
+impl Bench for RepeatsFail {
+    fn pass(&mut self, step: &ScheduledPass) -> Attempt {
+        match self.last.replace(step.clone()) {
+            Some(last) if last == *step => Err(Trouble::Workload(io::Error::other("it broke").into())),
+            _ => self.disturbed.pass(step),
+        }
+    }
+}
+
+#[test]
+fn a_disturbed_pass_counts_if_its_repeat_fails() {
+    let quiet = Simulation { noise: 0.001, outliers: 0, ..Simulation::new(1) };
+    let disturbed = Disturbed { simulation: quiet, processors: |made| if made == 3 { 0.9 } else { 0.0 }, made: 0 };
+    let run = measured(run(&["w"], 1), &mut RepeatsFail { disturbed, last: None }).run;
+    let first = &run.passes[3];
+    assert_eq!((first.round, first.conditions.others.map(|others| others.cpu_s)), (Some(0), Some(9.0)));
+    assert!(run.passes.len() == 18 && run.passes.iter().all(|pass| pass.round < Some(5)), "no round is made up for");
+    assert_eq!((run.disturbance().disturbed, run.failures.len()), (1, 1));
+    let warning = format!("{} failed in w and was measured all the same: see the failures.", first.facility);
+    assert!(Summary::of(&run).warnings.contains(&warning), "{:?}", Summary::of(&run).warnings);
 }
 
 #[test]

@@ -46,7 +46,7 @@ pub enum End {
     /// The folder was unmounted: no more requests come.
     Unmounted,
     /// The worker was told to stop.
-    Told,
+    Stopped,
 }
 
 /// What the kernel sent.
@@ -144,7 +144,7 @@ impl Channel {
                     shared.listening.end();
                 }
                 Some(Received::End) => return Ok(End::Unmounted),
-                None if shared.control.is_ending() => return Ok(End::Told),
+                None if shared.control.is_ending() => return Ok(End::Stopped),
                 // There was no request since the last wait either.
                 None if idle => {
                     let _sleeping = Sleeping::new(&shared.awake);

@@ -48,7 +48,7 @@ pub use image::NAME;
 use image::ServedImage;
 use listening::Listening;
 pub use mount::available;
-use mount::{Gone, MountedFolder, Wish};
+use mount::{Gone, MountedFolder, NewMount};
 use uring::Processor;
 
 /// A store that is mounted.
@@ -136,7 +136,7 @@ pub struct FuseHandle(Arc<Control>);
 /// `Io` if mounting fails; `Unsupported` if the kernel is too old or lacks the requested transport.
 pub fn mount(image: Image, dir: &Path, options: FuseOptions) -> Result<FuseMount> {
     let read_only = image.read_only || !image.store.writable();
-    let wish = Wish {
+    let new = NewMount {
         dir,
         source: &options.source,
         read_only,
@@ -146,7 +146,7 @@ pub fn mount(image: Image, dir: &Path, options: FuseOptions) -> Result<FuseMount
         setuid: false,
     };
     let options = options_for(&*image.store, options.clone());
-    serve(&wish, Box::new(ServedImage::new(image)), options)
+    serve(&new, Box::new(ServedImage::new(image)), options)
 }
 
 /// The options for a store. If each request waits for a disk, the disk is busy only if many requests are under way,
@@ -167,12 +167,12 @@ pub(crate) fn fuzz(image: Image, messages: &[u8]) {
 }
 
 /// Mounts a folder whose requests `served` answers.
-fn serve(wish: &Wish<'_>, served: Box<dyn Answers>, options: FuseOptions) -> Result<FuseMount> {
+fn serve(new: &NewMount<'_>, served: Box<dyn Answers>, options: FuseOptions) -> Result<FuseMount> {
     if options.transport == FuseTransport::Uring && !uring::is_allowed() {
         return Err(no_uring());
     }
     let control = Control::new()?;
-    let (place, fd) = mount::mount(wish)?;
+    let (place, fd) = mount::mount(new)?;
     let mut channel = Channel::new(fd);
     let queues = match options.transport {
         FuseTransport::Device => Vec::new(),
@@ -181,7 +181,7 @@ fn serve(wish: &Wish<'_>, served: Box<dyn Answers>, options: FuseOptions) -> Res
         FuseTransport::Auto => Vec::new(),
         FuseTransport::Uring => uring::processors(channel.fd())?,
     };
-    let uring = channel.negotiate(served.wants(), !queues.is_empty()).map_err(|e| e.at(wish.dir))?.uring;
+    let uring = channel.negotiate(served.wants(), !queues.is_empty()).map_err(|e| e.at(new.dir))?.uring;
     if options.transport == FuseTransport::Uring && !uring {
         return Err(no_uring());
     }

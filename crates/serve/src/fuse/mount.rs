@@ -26,8 +26,8 @@ const KIND: &str = "fuse.claviger";
 /// The program that mounts for unprivileged users, and its former name.
 const HELPERS: [&str; 2] = ["fusermount3", "fusermount"];
 
-/// Options of a mount.
-pub struct Wish<'a> {
+/// A mount to be made.
+pub struct NewMount<'a> {
     pub dir: &'a Path,
     pub source: &'a str,
     pub read_only: bool,
@@ -74,13 +74,13 @@ pub fn available() -> Result<()> {
 }
 
 /// Mounts. The kernel's first request is waiting on the returned descriptor, which never blocks.
-pub fn mount(wish: &Wish<'_>) -> Result<(MountedFolder, OwnedFd)> {
+pub fn mount(new: &NewMount<'_>) -> Result<(MountedFolder, OwnedFd)> {
     available()?;
-    let dir = wish.dir.canonicalize().map_err(|e| Error::from(e).at(wish.dir))?;
-    let (direct, fd) = match mount_directly(wish, &dir) {
+    let dir = new.dir.canonicalize().map_err(|e| Error::from(e).at(new.dir))?;
+    let (direct, fd) = match mount_directly(new, &dir) {
         Ok(fd) => (true, fd),
-        Err(Errno::PERM | Errno::ACCESS) => (false, mount_with_help(wish, &dir).map_err(|e| e.at(wish.dir))?),
-        Err(e) => return Err(Error::from(io::Error::from(e)).at(wish.dir)),
+        Err(Errno::PERM | Errno::ACCESS) => (false, mount_with_help(new, &dir).map_err(|e| e.at(new.dir))?),
+        Err(e) => return Err(Error::from(io::Error::from(e)).at(new.dir)),
     };
     let mut place = MountedFolder { dir, mark: String::new(), direct };
     place.mark = mounted_at(&place.dir)?
@@ -157,31 +157,31 @@ fn open_device() -> rustix::io::Result<OwnedFd> {
     rustix::fs::open(DEVICE, OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty())
 }
 
-fn mount_directly(wish: &Wish<'_>, dir: &Path) -> rustix::io::Result<OwnedFd> {
+fn mount_directly(new: &NewMount<'_>, dir: &Path) -> rustix::io::Result<OwnedFd> {
     let fd = open_device()?;
     let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
     let mut options = format!("fd={},rootmode=40000,user_id={uid},group_id={gid},default_permissions", fd.as_raw_fd());
-    if wish.uid != uid || wish.shared {
+    if new.uid != uid || new.shared {
         // The mode of the folder allows the owner and keeps others out.
         options += ",allow_other";
     }
     let options = CString::new(options).map_err(|_| Errno::INVAL)?;
     let mut flags = MountFlags::empty();
-    flags.set(MountFlags::NODEV, !wish.devices);
-    flags.set(MountFlags::NOSUID, !wish.setuid);
-    flags.set(MountFlags::RDONLY, wish.read_only);
-    rustix::mount::mount(wish.source, dir, KIND, flags, options.as_c_str())?;
+    flags.set(MountFlags::NODEV, !new.devices);
+    flags.set(MountFlags::NOSUID, !new.setuid);
+    flags.set(MountFlags::RDONLY, new.read_only);
+    rustix::mount::mount(new.source, dir, KIND, flags, options.as_c_str())?;
     Ok(fd)
 }
 
 /// Mounts through the helper, which passes the descriptor over a socket (util/fusermount.c of libfuse).
-fn mount_with_help(wish: &Wish<'_>, dir: &Path) -> Result<OwnedFd> {
+fn mount_with_help(new: &NewMount<'_>, dir: &Path) -> Result<OwnedFd> {
     let (ours, theirs) =
         socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).map_err(io::Error::from)?;
-    let mode = if wish.read_only { "ro" } else { "rw" };
-    let source = wish.source.replace('\\', "\\\\").replace(',', "\\,");
+    let mode = if new.read_only { "ro" } else { "rw" };
+    let source = new.source.replace('\\', "\\\\").replace(',', "\\,");
     let (_, subtype) = KIND.split_once('.').expect("it has a subtype");
-    let shared = if wish.shared { ",allow_other" } else { "" };
+    let shared = if new.shared { ",allow_other" } else { "" };
     let options = format!("{mode},nosuid,nodev,default_permissions,fsname={source},subtype={subtype}{shared}");
     let mut child = helper(|name| {
         let mut command = Command::new(name);
@@ -199,14 +199,14 @@ fn mount_with_help(wish: &Wish<'_>, dir: &Path) -> Result<OwnedFd> {
     })?;
     drop(theirs);
     let received = receive_descriptor(&ours);
-    let mut said = String::new();
+    let mut errors = String::new();
     if let Some(stderr) = &mut child.stderr {
-        let _ = stderr.read_to_string(&mut said);
+        let _ = stderr.read_to_string(&mut errors);
     }
     let ended = child.wait()?;
     match received? {
         Some(fd) if ended.success() => Ok(fd),
-        _ => Err(Error::new(ErrorKind::Io(io::Error::other(format!("cannot mount: {}", said.trim()))))),
+        _ => Err(Error::new(ErrorKind::Io(io::Error::other(format!("cannot mount: {}", errors.trim()))))),
     }
 }
 

@@ -20,7 +20,7 @@ use claviger_engine::trees::{Attributes, Entry, NewNode, Node, NodeKind, Renamin
 use rustix::process::{getegid, geteuid};
 
 use super::answers::{Answer, Answers};
-use super::mount::Wish;
+use super::mount::NewMount;
 use super::protocol::{
     Errno, FuseRequest, WRITE_CACHE, WRITE_KILL_SUIDGID, Writer, init, opcode, opened, set, split_name,
 };
@@ -118,11 +118,11 @@ pub fn mount(
     let shown = Shown::new(tree, showing);
     let (read_only, uid) = (shown.showing.read_only, shown.user.0);
     let Showing { devices, setuid, .. } = showing;
-    let wish = Wish { dir, source: &options.source, read_only, uid, shared: options.shared, devices, setuid };
+    let new = NewMount { dir, source: &options.source, read_only, uid, shared: options.shared, devices, setuid };
     // Over io_uring, an fsync of one program would delay all other requests from the same processor.
     let transport = if options.transport == FuseTransport::Auto { FuseTransport::Device } else { options.transport };
     let threads = options.threads + WAITING;
-    super::serve(&wish, Box::new(shown), FuseOptions { threads, transport, ..options.clone() })
+    super::serve(&new, Box::new(shown), FuseOptions { threads, transport, ..options.clone() })
 }
 
 /// Answers the kernel's messages for a tree: [`crate::fuzzing`].
@@ -213,7 +213,7 @@ impl Answers for Shown {
                 return Answer::None;
             }
             opcode::LOOKUP => self.look_up(request, payload, data),
-            opcode::GETATTR => self.told(self.node(request.node), payload),
+            opcode::GETATTR => self.write_attributes(self.node(request.node), payload),
             opcode::SETATTR => self.change(request, payload),
             opcode::READLINK => self.link_target(request, payload),
             opcode::MKNOD => self.make_node(request, payload, data),
@@ -355,7 +355,7 @@ impl Shown {
     }
 
     /// `struct fuse_attr_out`.
-    fn told(&self, node: Node, payload: &mut [u8]) -> Answered {
+    fn write_attributes(&self, node: Node, payload: &mut [u8]) -> Answered {
         let known = self.tree.attributes(node).map_err(errno)?;
         let valid = self.cache_times.attributes;
         let mut out = Writer::new(payload);
@@ -428,7 +428,7 @@ impl Shown {
         if wanted(set::KILL_SUIDGID) && !wanted(set::MODE) {
             self.take_privileges(node).map_err(errno)?;
         }
-        self.told(node, payload)
+        self.write_attributes(node, payload)
     }
 
     /// Clears the setuid and setgid bits: otherwise a user who changes the file would decide what others run as its owner.

@@ -57,7 +57,7 @@ impl Processor {
         while slots > 0 {
             match self.queue.next()? {
                 Event::Request(slot) => self.handle(slot, shared)?,
-                Event::Woken => return Ok(End::Told),
+                Event::Woken => return Ok(End::Stopped),
                 // A security module may object. The kernel uses /dev/fuse if no slot is left.
                 Event::Refused(_) => slots -= 1,
                 Event::Ended(SystemErrno::NOTCONN | SystemErrno::CONNABORTED | SystemErrno::CANCELED) => slots -= 1,

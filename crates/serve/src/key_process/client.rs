@@ -388,18 +388,18 @@ mod tests {
 
     /// A key process in threads of this process, its client, and its memory pool.
     fn key_process(layout: &Layout) -> (Arc<KeyServer>, KeyClient, BufferPool, UnixStream) {
-        let (kept, other) = started(Keys::of(layout, true));
+        let (server, other) = started(Keys::of(layout, true));
         let slots = Slots::new(other);
         let buffer_pool = slots.buffer_pool();
         let (socket, key_end) = UnixStream::pair().expect("a socket");
-        (kept, KeyClient::new(slots, socket, || ()).expect("a thread"), buffer_pool, key_end)
+        (server, KeyClient::new(slots, socket, || ()).expect("a thread"), buffer_pool, key_end)
     }
 
     #[test]
     fn requests_of_any_length_are_worked_on_wherever_they_are() {
         for cipher in CIPHERS {
             let layout = layout(cipher);
-            let (_kept, client, buffer_pool, _socket) = key_process(&layout);
+            let (_server, client, buffer_pool, _socket) = key_process(&layout);
             let Payload::Crypt { cipher: own, first, .. } = &layout.segments()[0].payload else { panic!("encrypted") };
             let plain: Vec<u8> = (0..LEN).map(|i| (i / 5) as u8).collect();
             for len in [512, PART - 512, PART, PART + 512, 5 * PART, LEN] {
@@ -433,7 +433,7 @@ mod tests {
     #[test]
     fn whoever_asks_at_whatever_moment_is_answered_with_what_is_theirs() {
         let layout = layout(CIPHERS[0]);
-        let (_kept, client, buffer_pool, _socket) = key_process(&layout);
+        let (_server, client, buffer_pool, _socket) = key_process(&layout);
         let Payload::Crypt { cipher: own, first, .. } = &layout.segments()[0].payload else { panic!("encrypted") };
         let ask = |seed: u64| {
             let mut random = Random::new(seed);
@@ -471,7 +471,7 @@ mod tests {
     #[test]
     fn a_part_that_fails_leaves_the_channel_as_it_was() {
         let layout = layout(CIPHERS[0]);
-        let (_kept, client, buffer_pool, _socket) = key_process(&layout);
+        let (_server, client, buffer_pool, _socket) = key_process(&layout);
         let mut pooled = buffer_pool.allocate(LEN).expect("there is room");
         let mut mine = vec![0; LEN];
         for bad in (0..LEN).step_by(PART).chain((0..LEN).step_by(3 * PART)) {
@@ -509,8 +509,8 @@ mod tests {
     #[test]
     fn who_asks_hears_that_the_key_process_has_gone_or_that_its_keys_have() {
         let layout = layout(CIPHERS[0]);
-        let (kept, client, buffer_pool, socket) = key_process(&layout);
-        kept.wipe();
+        let (server, client, buffer_pool, socket) = key_process(&layout);
+        server.wipe();
         let mut pooled = buffer_pool.allocate(LEN).expect("there is room");
         assert!(client.decrypt(0, 0, &mut pooled[..LEN], &mut |_, _| Ok(())).is_err());
         // Nobody answers from now on: the server checks for its end only when idle.

@@ -13,7 +13,7 @@ use claviger_engine::trees::{Attributes, Entry, Node, NodeKind, Space, Tree};
 use rustix::io::Errno;
 use serde::de::DeserializeOwned;
 
-use super::opening::{Folder, Hello, IoSide, KeySide, PIECE, Said, Terms, Turns, Wish};
+use super::opening::{Folder, FolderRequest, Hello, IoSide, KeyProcessMessage, KeySide, PIECE, Terms, Turns};
 
 /// The most names of a folder that are sent: more than unlocking reads.
 const MOST_NAMES: usize = 200_000;
@@ -43,9 +43,9 @@ impl IoSide {
             wrapped_passphrase: beside.wrapped_passphrase.clone(),
             signatures: beside.signatures.clone(),
         };
-        self.attend(&Hello::of_folder(folder, terms), terms, |said| match said {
-            Said::Look(wish) => {
-                let answer = wish.carry_out(&**tree).map_err(|e| as_os(&e));
+        self.attend(&Hello::of_folder(folder, terms), terms, |message| match message {
+            KeyProcessMessage::Folder(request) => {
+                let answer = request.carry_out(&**tree).map_err(|e| as_os(&e));
                 let found = answer.is_ok();
                 self.answer(answer.as_ref().map(drop).map_err(|e| io::Error::from_raw_os_error(*e)))?;
                 if found { send(self.socket(), &answer.unwrap_or_default()) } else { Ok(()) }
@@ -64,7 +64,7 @@ fn as_os(error: &io::Error) -> i32 {
     error.raw_os_error().unwrap_or_else(|| by_kind().raw_os_error())
 }
 
-impl Wish {
+impl FolderRequest {
     fn carry_out(&self, tree: &dyn Tree) -> io::Result<Vec<u8>> {
         let node = |node: Node| node.to_le_bytes().to_vec();
         match self {
@@ -152,15 +152,15 @@ struct ForwardedTree {
 }
 
 impl ForwardedTree {
-    fn ask(&self, wish: Wish) -> io::Result<Vec<u8>> {
+    fn ask(&self, request: FolderRequest) -> io::Result<Vec<u8>> {
         let mut answer = Vec::new();
         let heard = |socket: &UnixStream| receive(socket).map(|bytes| answer = bytes);
-        self.channel.turn(&Said::Look(wish), |_| Ok(()), heard)?;
+        self.channel.turn(&KeyProcessMessage::Folder(request), |_| Ok(()), heard)?;
         Ok(answer)
     }
 
-    fn node(&self, wish: Wish) -> io::Result<Node> {
-        let bytes = self.ask(wish)?.try_into().map_err(|_| io::ErrorKind::InvalidData)?;
+    fn node(&self, request: FolderRequest) -> io::Result<Node> {
+        let bytes = self.ask(request)?.try_into().map_err(|_| io::ErrorKind::InvalidData)?;
         Ok(Node::from_le_bytes(bytes))
     }
 }
@@ -175,17 +175,17 @@ impl Tree for ForwardedTree {
     }
 
     fn lookup(&self, folder: Node, name: &OsStr) -> io::Result<Node> {
-        self.node(Wish::Lookup { folder, name: name.as_bytes().to_vec() })
+        self.node(FolderRequest::Lookup { folder, name: name.as_bytes().to_vec() })
     }
 
     fn take(&self, folder: Node, entry: &Entry) -> io::Result<Node> {
         let kind = KINDS.iter().position(|kind| *kind == entry.kind).unwrap_or_default() as u8;
-        self.node(Wish::Take { folder, name: entry.name.clone().into_vec(), node: entry.node, kind })
+        self.node(FolderRequest::Take { folder, name: entry.name.clone().into_vec(), node: entry.node, kind })
     }
 
     fn forget(&self, node: Node, times: u64) {
         // A process that has ended has forgotten the node already.
-        let _ = self.ask(Wish::Forget { node, times });
+        let _ = self.ask(FolderRequest::Forget { node, times });
     }
 
     fn attributes(&self, _node: Node) -> io::Result<Attributes> {
@@ -197,7 +197,7 @@ impl Tree for ForwardedTree {
     }
 
     fn list(&self, folder: Node) -> io::Result<Vec<Entry>> {
-        let bytes = self.ask(Wish::List { folder })?;
+        let bytes = self.ask(FolderRequest::List { folder })?;
         let (mut entries, mut rest) = (Vec::new(), &bytes[..]);
         while !rest.is_empty() {
             let (first, behind) = entry(rest).ok_or(io::ErrorKind::InvalidData)?;
@@ -209,14 +209,14 @@ impl Tree for ForwardedTree {
 
     fn read_at(&self, file: Node, offset: u64, out: &mut [u8]) -> io::Result<usize> {
         let len = out.len().min(PIECE);
-        let bytes = self.ask(Wish::Read { file, offset, len: len as u32 })?;
+        let bytes = self.ask(FolderRequest::Read { file, offset, len: len as u32 })?;
         let to = out.get_mut(..bytes.len()).ok_or(io::ErrorKind::InvalidData)?;
         to.copy_from_slice(&bytes);
         Ok(bytes.len())
     }
 
     fn extended(&self, node: Node, name: &OsStr) -> io::Result<Option<Vec<u8>>> {
-        let bytes = self.ask(Wish::Extended { node, name: name.as_bytes().to_vec() })?;
+        let bytes = self.ask(FolderRequest::Extended { node, name: name.as_bytes().to_vec() })?;
         Ok(bytes.split_first().map(|(_, value)| value.to_vec()))
     }
 }

@@ -194,7 +194,7 @@ impl Proof {
 
 /// A request to the serving process.
 #[derive(Serialize, Deserialize)]
-enum Wish {
+enum LockRequest {
     Lock(Meanwhile),
     /// Requests that wait for a locked volume must fail.
     GiveUp,
@@ -204,7 +204,7 @@ enum Wish {
 
 /// An answer of the serving process. After `Channel` come the key process's end of the socket and the memory.
 #[derive(Serialize, Deserialize)]
-enum Said {
+enum LockAnswer {
     /// With warnings.
     Done(Vec<String>),
     Channel,
@@ -216,7 +216,7 @@ enum Said {
     Failed(String),
 }
 
-impl Said {
+impl LockAnswer {
     fn error(self) -> io::Error {
         match self {
             Self::Wrong => io::Error::new(io::ErrorKind::PermissionDenied, "these are not its previous keys"),
@@ -279,62 +279,62 @@ impl<T: DeserializeOwned + 'static> Locks<T> {
     fn answer(&self, socket: &UnixStream, unlocking: &Mutex<()>, stop: &AtomicBool) {
         // A silent client must not delay the end.
         let limits = socket.set_read_timeout(Some(PATIENCE)).and_then(|()| socket.set_write_timeout(Some(PATIENCE)));
-        let Ok(wish) = limits.and_then(|()| receive(socket)) else { return };
-        let failed = |e: io::Error| Said::Failed(e.to_string());
-        let said = match wish {
-            Wish::Lock(meanwhile) => {
+        let Ok(request) = limits.and_then(|()| receive(socket)) else { return };
+        let failed = |e: io::Error| LockAnswer::Failed(e.to_string());
+        let answer = match request {
+            LockRequest::Lock(meanwhile) => {
                 self.key_process.lock(meanwhile);
                 // An unlocking in progress notices this and ends the new key process.
                 drop(unlocking.lock());
-                self.stores.data.flush().map_or_else(failed, |()| Said::Done(Vec::new()))
+                self.stores.data.flush().map_or_else(failed, |()| LockAnswer::Done(Vec::new()))
             }
-            Wish::GiveUp => {
+            LockRequest::GiveUp => {
                 self.key_process.give_up();
-                Said::Done(Vec::new())
+                LockAnswer::Done(Vec::new())
             }
-            Wish::Unlock => match unlocking.try_lock() {
-                Ok(_alone) => self.reopen(socket, stop).unwrap_or_else(failed),
-                Err(_) => Said::Refused("another process is unlocking it".to_owned()),
+            LockRequest::Unlock => match unlocking.try_lock() {
+                Ok(_unlocking) => self.reopen(socket, stop).unwrap_or_else(failed),
+                Err(_) => LockAnswer::Refused("another process is unlocking it".to_owned()),
             },
         };
-        let _ = send(socket, &said);
+        let _ = send(socket, &answer);
     }
 
-    fn reopen(&self, socket: &UnixStream, stop: &AtomicBool) -> io::Result<Said> {
+    fn reopen(&self, socket: &UnixStream, stop: &AtomicBool) -> io::Result<LockAnswer> {
         let times = self.key_process.times();
         if !self.key_process.locked() {
-            return Ok(Said::Refused("it is not locked".to_owned()));
+            return Ok(LockAnswer::Refused("it is not locked".to_owned()));
         }
         let (io_side, key_end) = IoSide::new()?;
         give(socket, [key_end.as_fd(), io_side.memory()])?;
         drop(key_end);
         let again = || self.key_process.times() != times;
         let gone = || stop.load(Ordering::SeqCst) || again() || has_gone(socket);
-        let kept = match io_side.serve_until_open::<T>(&self.stores, &Terms::reading(&gone)) {
-            Ok(Some(kept)) => kept,
-            Ok(None) => return Ok(Said::Ended),
+        let opened = match io_side.serve_until_open::<T>(&self.stores, &Terms::reading(&gone)) {
+            Ok(Some(opened)) => opened,
+            Ok(None) => return Ok(LockAnswer::Ended),
             Err(e) => {
                 io_side.end();
                 return if again() { Ok(locked_again()) } else { Err(e) };
             }
         };
-        let (outline, warnings) = (self.of)(&kept);
+        let (outline, warnings) = (self.of)(&opened);
         if *outline != self.outline {
             io_side.end();
-            return Ok(Said::Refused("this opens another volume than the locked one".to_owned()));
+            return Ok(LockAnswer::Refused("this opens another volume than the locked one".to_owned()));
         }
         let client = io_side.opened(self.lost)?;
         // Not every format detects a wrong password. Pending writes would be encrypted with the wrong key.
         if Proof::of(outline, &client)?.0 != self.proof.0 {
             client.end();
-            return Ok(Said::Wrong);
+            return Ok(LockAnswer::Wrong);
         }
-        Ok(if self.key_process.unlock(client, times) { Said::Done(warnings.to_vec()) } else { locked_again() })
+        Ok(if self.key_process.unlock(client, times) { LockAnswer::Done(warnings.to_vec()) } else { locked_again() })
     }
 }
 
-fn locked_again() -> Said {
-    Said::Refused("it was locked again meanwhile".to_owned())
+fn locked_again() -> LockAnswer {
+    LockAnswer::Refused("it was locked again meanwhile".to_owned())
 }
 
 impl Drop for LockListener {
@@ -365,7 +365,7 @@ pub fn is_missing(error: &io::Error) -> bool {
 /// # Errors
 /// Those of [`is_missing`]; others if there is no answer or if written data cannot be made durable. The volume is locked even then.
 pub fn lock(folder: &Path, meanwhile: Meanwhile) -> io::Result<()> {
-    ask(folder, &Wish::Lock(meanwhile))
+    ask(folder, &LockRequest::Lock(meanwhile))
 }
 
 /// Fails requests that wait for a locked volume, now and later. Does nothing if it is open.
@@ -373,14 +373,14 @@ pub fn lock(folder: &Path, meanwhile: Meanwhile) -> io::Result<()> {
 /// # Errors
 /// Those of [`is_missing`]; others if there is no answer.
 pub fn give_up(folder: &Path) -> io::Result<()> {
-    ask(folder, &Wish::GiveUp)
+    ask(folder, &LockRequest::GiveUp)
 }
 
-fn ask(folder: &Path, wish: &Wish) -> io::Result<()> {
+fn ask(folder: &Path, request: &LockRequest) -> io::Result<()> {
     let socket = connect(folder)?;
-    send(&socket, wish)?;
+    send(&socket, request)?;
     match receive(&socket)? {
-        Said::Done(_) => Ok(()),
+        LockAnswer::Done(_) => Ok(()),
         other => Err(other.error()),
     }
 }
@@ -395,9 +395,9 @@ impl Reopening {
     /// Those of [`is_missing`]; `InvalidInput` if the volume is not locked or is already being unlocked.
     pub fn begin(folder: &Path) -> io::Result<(Self, [OwnedFd; 2])> {
         let socket = connect(folder)?;
-        send(&socket, &Wish::Unlock)?;
+        send(&socket, &LockRequest::Unlock)?;
         match receive(&socket)? {
-            Said::Channel => {
+            LockAnswer::Channel => {
                 let ends = take(&socket)?;
                 Ok((Self(socket), ends))
             }
@@ -412,8 +412,8 @@ impl Reopening {
     /// serving process has ended.
     pub fn finish(self) -> io::Result<Option<Vec<String>>> {
         match receive(&self.0)? {
-            Said::Done(warnings) => Ok(Some(warnings)),
-            Said::Ended => Ok(None),
+            LockAnswer::Done(warnings) => Ok(Some(warnings)),
+            LockAnswer::Ended => Ok(None),
             other => Err(other.error()),
         }
     }
@@ -431,7 +431,7 @@ fn has_gone(socket: &UnixStream) -> bool {
 
 /// Sends `Channel` with the key process's ends of it.
 fn give(socket: &UnixStream, ends: [BorrowedFd<'_>; 2]) -> io::Result<()> {
-    send(socket, &Said::Channel)?;
+    send(socket, &LockAnswer::Channel)?;
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut with = SendAncillaryBuffer::new(&mut space);
     with.push(SendAncillaryMessage::ScmRights(&ends));

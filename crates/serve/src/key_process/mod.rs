@@ -3,7 +3,7 @@
 //!
 //! * [`IoSide`] is the other process's side. It reads for the key process during unlocking, and then becomes the
 //!   [`KeyProcess`](claviger_engine::key_process::KeyProcess) of the layout.
-//! * [`KeySide`] is the key process's side. It has the stores for unlocking, and then [`KeySide::keep`], which encrypts
+//! * [`KeySide`] is the key process's side. It has the stores for unlocking, and then [`KeySide::serve_keys`], which encrypts
 //!   and decrypts until the other process has ended.
 //! * For an encrypted folder, the key process reads headers and names through [`IoSide::serve_folder_until_open`]. The
 //!   other process then uses a [`FolderKeyProcess`](claviger_engine::key_process::folder::FolderKeyProcess), too.

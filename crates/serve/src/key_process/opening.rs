@@ -47,14 +47,14 @@ pub(super) struct Hello {
     folder: Option<Folder>,
     /// Whether the key process may write to stores that are shared for writing.
     writes: bool,
-    /// Further data for the key process: see [`Terms::told`].
-    told: Value,
+    /// What the key process does: see [`Terms::task`].
+    task: Value,
 }
 
 impl Hello {
     pub(super) fn of_folder(folder: Folder, terms: &Terms<'_>) -> Self {
         let disk = SharedStore { len: 0, sector_size: 512, writable: false };
-        Self { disk, header: None, folder: Some(folder), writes: false, told: terms.told.clone() }
+        Self { disk, header: None, folder: Some(folder), writes: false, task: terms.task.clone() }
     }
 }
 
@@ -68,7 +68,7 @@ struct SharedStore {
 
 /// A message of the key process.
 #[derive(Serialize, Deserialize)]
-pub(super) enum Said<T> {
+pub(super) enum KeyProcessMessage<T> {
     /// Reads this many bytes at this offset of the disk or the detached header.
     Read { header: bool, offset: u64, len: u32 },
     /// Writes the bytes that follow.
@@ -78,7 +78,7 @@ pub(super) enum Said<T> {
     /// Checks that the store still has its length.
     StillWhole { header: bool },
     /// Reads a folder.
-    Look(Wish),
+    Folder(FolderRequest),
     /// Asks the user for confirmation.
     Ask(String),
     /// Removes a file that the key process made before its cage was closed, if the path still leads to this file.
@@ -101,7 +101,7 @@ pub(super) struct Folder {
 
 /// A request of the key process about the folder.
 #[derive(Serialize, Deserialize)]
-pub(super) enum Wish {
+pub(super) enum FolderRequest {
     List { folder: Node },
     Lookup { folder: Node, name: Vec<u8> },
     Take { folder: Node, name: Vec<u8>, node: Node, kind: u8 },
@@ -127,8 +127,8 @@ pub struct Terms<'a> {
     pub cancelled: &'a dyn Fn() -> bool,
     /// Whether the key process may write to writable stores. Their headers stay locked meanwhile.
     pub writes: bool,
-    /// The first data for the key process: see [`KeySide::told`].
-    pub told: Value,
+    /// What the key process does, in the form that its verb expects: see [`KeySide::task`].
+    pub task: Value,
     /// Asks the user this question; returns whether the answer was yes.
     pub consent: &'a dyn Fn(&str) -> io::Result<bool>,
     /// Removes a file that the key process made. Its requests are not trusted.
@@ -138,7 +138,7 @@ pub struct Terms<'a> {
 impl<'a> Terms<'a> {
     /// Read-only stores, and no user to ask.
     pub fn reading(cancelled: &'a dyn Fn() -> bool) -> Self {
-        Self { cancelled, writes: false, told: Value::Null, consent: &|_| Ok(false), remove: &|_, _| Err(denied()) }
+        Self { cancelled, writes: false, task: Value::Null, consent: &|_| Ok(false), remove: &|_, _| Err(denied()) }
     }
 }
 
@@ -184,15 +184,17 @@ impl IoSide {
             header: stores.header.as_ref().map(shared),
             folder: None,
             writes: terms.writes,
-            told: terms.told.clone(),
+            task: terms.task.clone(),
         };
         let store = |header| if header { stores.header.as_ref() } else { Some(&stores.disk) };
         let written = |header| store(header).filter(|_| terms.writes);
-        self.attend(&hello, terms, |said| match said {
-            Said::Read { header, offset, len } => self.read(store(header), offset, len as usize),
-            Said::Write { header, offset, len } => self.write(written(header), offset, len as usize),
-            Said::Flush { header } => self.answer(written(header).map_or(Err(denied()), |s| s.flush())),
-            Said::StillWhole { header } => self.answer(store(header).map_or(Err(denied()), |s| s.still_whole())),
+        self.attend(&hello, terms, |message| match message {
+            KeyProcessMessage::Read { header, offset, len } => self.read(store(header), offset, len as usize),
+            KeyProcessMessage::Write { header, offset, len } => self.write(written(header), offset, len as usize),
+            KeyProcessMessage::Flush { header } => self.answer(written(header).map_or(Err(denied()), |s| s.flush())),
+            KeyProcessMessage::StillWhole { header } => {
+                self.answer(store(header).map_or(Err(denied()), |s| s.still_whole()))
+            }
             _ => Err(io::ErrorKind::InvalidData.into()),
         })
     }
@@ -202,9 +204,9 @@ impl IoSide {
         &self,
         hello: &Hello,
         terms: &Terms<'_>,
-        mut each: impl FnMut(Said<T>) -> io::Result<()>,
+        mut each: impl FnMut(KeyProcessMessage<T>) -> io::Result<()>,
     ) -> io::Result<Option<T>> {
-        let mut said = || -> io::Result<T> {
+        let mut until_open = || -> io::Result<T> {
             send(&self.socket, hello)?;
             loop {
                 loop {
@@ -217,19 +219,19 @@ impl IoSide {
                     }
                 }
                 match receive(&self.socket)? {
-                    Said::Opened(said) => return Ok(said),
-                    Said::Failed(what) => return Err(io::Error::other(what)),
-                    Said::Ask(question) => match (terms.consent)(&question) {
+                    KeyProcessMessage::Opened(opened) => return Ok(opened),
+                    KeyProcessMessage::Failed(what) => return Err(io::Error::other(what)),
+                    KeyProcessMessage::Ask(question) => match (terms.consent)(&question) {
                         Ok(false) => send(&self.socket, &Answer::No)?,
                         other => self.answer(other.map(drop))?,
                     },
-                    Said::Remove { path, file } => self.answer((terms.remove)(&path, file))?,
-                    said => each(said)?,
+                    KeyProcessMessage::Remove { path, file } => self.answer((terms.remove)(&path, file))?,
+                    message => each(message)?,
                 }
             }
         };
-        match said() {
-            Ok(said) => Ok(Some(said)),
+        match until_open() {
+            Ok(opened) => Ok(Some(opened)),
             Err(e) if ended(&e) => Ok(None),
             Err(e) => Err(e),
         }
@@ -286,7 +288,7 @@ pub struct KeySide {
     header: Option<SharedStore>,
     pub(super) folder: Option<Folder>,
     writes: bool,
-    told: Value,
+    task: Value,
 }
 
 impl KeySide {
@@ -297,9 +299,9 @@ impl KeySide {
     pub fn accept(socket: OwnedFd, memory: OwnedFd) -> io::Result<Option<Self>> {
         let (socket, memory) = (UnixStream::from(socket), Shared::open(memory)?);
         match receive(&socket) {
-            Ok(Hello { disk, header, folder, writes, told }) => {
+            Ok(Hello { disk, header, folder, writes, task }) => {
                 let socket = Arc::new(Turns { socket, turn: Mutex::new(()) });
-                Ok(Some(Self { socket, memory, disk, header, folder, writes, told }))
+                Ok(Some(Self { socket, memory, disk, header, folder, writes, task }))
             }
             Err(e) if ended(&e) => Ok(None),
             Err(e) => Err(e),
@@ -325,24 +327,26 @@ impl KeySide {
         Arc::new(ForwardedStore { channel: Arc::clone(&self.socket), shared, header, writes: self.writes })
     }
 
-    /// The data that the other process sent: see [`Terms::told`].
+    /// What this process does, from the other process: see [`Terms::task`].
     ///
     /// # Errors
     /// `InvalidData` if the data have another form.
-    pub fn told<T: DeserializeOwned>(&self) -> io::Result<T> {
-        Ok(T::deserialize(&self.told)?)
+    pub fn task<T: DeserializeOwned>(&self) -> io::Result<T> {
+        Ok(T::deserialize(&self.task)?)
     }
 
     /// Asks the user through the other process: the key process cannot reach the terminal once its cage is closed.
     pub fn asker(&self) -> impl Fn(&str) -> io::Result<bool> + Send + Sync + 'static {
         let channel = Arc::clone(&self.socket);
-        move |question| channel.turn(&Said::Ask(question.to_owned()), |_| Ok(()), |_| Ok(()))
+        move |question| channel.turn(&KeyProcessMessage::Ask(question.to_owned()), |_| Ok(()), |_| Ok(()))
     }
 
     /// Removes a file that was made before the cage was closed: see [`Terms::remove`].
     pub fn remover(&self) -> impl Fn(&Path, FileNumber) -> io::Result<()> + 'static {
         let channel = Arc::clone(&self.socket);
-        move |path, file| channel.turn(&Said::Remove { path: path.to_owned(), file }, |_| Ok(()), |_| Ok(())).map(drop)
+        move |path, file| {
+            channel.turn(&KeyProcessMessage::Remove { path: path.to_owned(), file }, |_| Ok(()), |_| Ok(())).map(drop)
+        }
     }
 
     /// Reports that the volume is open, and serves requests for its keys until the other process ends or closes the
@@ -350,20 +354,25 @@ impl KeySide {
     ///
     /// # Errors
     /// Those of `silent`; `Io` if the report cannot be sent or no thread can be started.
-    pub fn keep(self, keys: Keys, opened: impl Serialize, silent: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+    pub fn serve_keys(
+        self,
+        keys: Keys,
+        opened: impl Serialize,
+        silent: impl FnOnce() -> io::Result<()>,
+    ) -> io::Result<()> {
         let Self { socket, memory, .. } = self;
-        let kept = Arc::new(KeyServer { shared: memory.into(), keys: RwLock::new(Some(keys)), awake: Awake::new() });
-        kept.start()?;
+        let server = Arc::new(KeyServer { shared: memory.into(), keys: RwLock::new(Some(keys)), awake: Awake::new() });
+        server.start()?;
         let mut socket = &socket.socket;
-        let said = silent().and_then(|()| send(socket, &Said::Opened(opened)));
-        if let Err(e) = said {
+        let reported = silent().and_then(|()| send(socket, &KeyProcessMessage::Opened(opened)));
+        if let Err(e) = reported {
             // This process's own messages may already go nowhere.
-            let _ = send(socket, &Said::<()>::Failed(e.to_string()));
+            let _ = send(socket, &KeyProcessMessage::<()>::Failed(e.to_string()));
             return Err(e);
         }
         // The other process sends nothing more: the next event is its end.
         let _ = socket.read(&mut [0]);
-        kept.wipe();
+        server.wipe();
         Ok(())
     }
 }
@@ -379,12 +388,12 @@ impl Turns {
     /// answer was positive.
     pub(super) fn turn(
         &self,
-        said: &Said<()>,
+        message: &KeyProcessMessage<()>,
         before: impl FnOnce(&UnixStream) -> io::Result<()>,
         after: impl FnOnce(&UnixStream) -> io::Result<()>,
     ) -> io::Result<bool> {
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        send(&self.socket, said)?;
+        send(&self.socket, message)?;
         before(&self.socket)?;
         match receive(&self.socket)? {
             Answer::Done => after(&self.socket).map(|()| true),
@@ -418,8 +427,8 @@ impl Store for ForwardedStore {
     fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
         self.within(offset, out.len())?;
         for (piece, at) in out.chunks_mut(PIECE).zip((offset..).step_by(PIECE)) {
-            let said = Said::Read { header: self.header, offset: at, len: piece.len() as u32 };
-            self.channel.turn(&said, |_| Ok(()), |mut socket| socket.read_exact(piece))?;
+            let message = KeyProcessMessage::Read { header: self.header, offset: at, len: piece.len() as u32 };
+            self.channel.turn(&message, |_| Ok(()), |mut socket| socket.read_exact(piece))?;
         }
         Ok(())
     }
@@ -430,19 +439,19 @@ impl Store for ForwardedStore {
         }
         self.within(offset, data.len())?;
         for (piece, at) in data.chunks(PIECE).zip((offset..).step_by(PIECE)) {
-            let said = Said::Write { header: self.header, offset: at, len: piece.len() as u32 };
-            self.channel.turn(&said, |mut socket| socket.write_all(piece), |_| Ok(()))?;
+            let message = KeyProcessMessage::Write { header: self.header, offset: at, len: piece.len() as u32 };
+            self.channel.turn(&message, |mut socket| socket.write_all(piece), |_| Ok(()))?;
         }
         Ok(())
     }
 
     fn flush(&self) -> io::Result<()> {
-        let said = Said::Flush { header: self.header };
-        if self.writes { self.channel.turn(&said, |_| Ok(()), |_| Ok(())).map(drop) } else { Ok(()) }
+        let message = KeyProcessMessage::Flush { header: self.header };
+        if self.writes { self.channel.turn(&message, |_| Ok(()), |_| Ok(())).map(drop) } else { Ok(()) }
     }
 
     fn still_whole(&self) -> io::Result<()> {
-        self.channel.turn(&Said::StillWhole { header: self.header }, |_| Ok(()), |_| Ok(())).map(drop)
+        self.channel.turn(&KeyProcessMessage::StillWhole { header: self.header }, |_| Ok(()), |_| Ok(())).map(drop)
     }
 
     fn sector_size(&self) -> u64 {
@@ -494,8 +503,8 @@ mod tests {
     use super::*;
 
     /// Takes over a message of a key process, and returns whether it was carried out.
-    fn done(socket: &UnixStream, said: &Said<()>, bytes: &[u8]) -> bool {
-        send(socket, said).expect("sent");
+    fn done(socket: &UnixStream, message: &KeyProcessMessage<()>, bytes: &[u8]) -> bool {
+        send(socket, message).expect("sent");
         let mut stream = socket;
         stream.write_all(bytes).expect("sent");
         matches!(receive(socket).expect("an answer"), Answer::Done)
@@ -511,22 +520,23 @@ mod tests {
             let key_process = thread::spawn(move || {
                 let socket = UnixStream::from(socket);
                 let hello: Hello = receive(&socket).expect("a greeting");
-                assert_eq!((hello.writes, hello.told), (writes, Value::from("how")));
-                let write = |header, offset| Said::Write { header, offset, len: 4 };
+                assert_eq!((hello.writes, hello.task), (writes, Value::from("how")));
+                let write = |header, offset| KeyProcessMessage::Write { header, offset, len: 4 };
                 assert_eq!(done(&socket, &write(false, 512), b"mine"), writes);
-                assert_eq!(done(&socket, &Said::Flush { header: false }, b""), writes);
+                assert_eq!(done(&socket, &KeyProcessMessage::Flush { header: false }, b""), writes);
                 for (header, offset) in [(true, 0), (false, 4093), (false, u64::MAX - 1)] {
                     assert!(!done(&socket, &write(header, offset), b"mine"), "{header} {offset}");
                 }
-                assert!(!done(&socket, &Said::Flush { header: true }, b""), "there is none");
-                assert!(!done(&socket, &Said::Ask("?".to_owned()), b""), "nobody says yes");
-                let file = Said::Remove { path: "/tmp/anything".into(), file: (0, 0) };
+                assert!(!done(&socket, &KeyProcessMessage::Flush { header: true }, b""), "there is none");
+                assert!(!done(&socket, &KeyProcessMessage::Ask("?".to_owned()), b""), "nobody says yes");
+                let file = KeyProcessMessage::Remove { path: "/tmp/anything".into(), file: (0, 0) };
                 assert!(!done(&socket, &file, b""), "nobody removes anything");
                 // Longer than any valid message: the reader stops here.
-                send(&socket, &Said::<()>::Write { header: false, offset: 0, len: u32::MAX }).expect("sent");
+                send(&socket, &KeyProcessMessage::<()>::Write { header: false, offset: 0, len: u32::MAX })
+                    .expect("sent");
                 assert!(receive::<Answer>(&socket).is_err());
             });
-            let terms = Terms { writes, told: "how".into(), ..Terms::reading(&|| false) };
+            let terms = Terms { writes, task: "how".into(), ..Terms::reading(&|| false) };
             assert!(io_side.serve_until_open::<()>(&stores, &terms).is_err());
             drop(io_side);
             key_process.join().expect("as expected");

@@ -47,11 +47,11 @@ impl KeyServer {
     /// Starts a thread for each slot, with all the memory that it needs.
     pub fn start(self: &Arc<Self>) -> io::Result<()> {
         for slot in 0..SLOTS {
-            let (kept, room) = (Arc::clone(self), Secret::zeroed(PIECE));
+            let (server, room) = (Arc::clone(self), Secret::zeroed(PIECE));
             thread::Builder::new()
                 .name(format!("slot-{slot}"))
                 .stack_size(128 << 10)
-                .spawn(move || kept.serve(slot, room))?;
+                .spawn(move || server.serve(slot, room))?;
         }
         Ok(())
     }
@@ -188,9 +188,9 @@ pub(super) fn started(keys: Keys) -> (Arc<KeyServer>, Arc<Shared>) {
             Arc::new(Shared::open(shared.fd().try_clone_to_owned().expect("a descriptor")).expect("the same memory"))
         }
     };
-    let kept = Arc::new(KeyServer { shared, keys: RwLock::new(Some(keys)), awake: Awake::new() });
-    kept.start().expect("threads");
-    (kept, other)
+    let server = Arc::new(KeyServer { shared, keys: RwLock::new(Some(keys)), awake: Awake::new() });
+    server.start().expect("threads");
+    (server, other)
 }
 
 #[cfg(test)]
@@ -240,8 +240,8 @@ mod tests {
     }
 
     fn key_process_with(keys: Keys) -> (Arc<KeyServer>, Other) {
-        let (kept, other) = started(keys);
-        (kept, Other(other, Cell::new(0)))
+        let (server, other) = started(keys);
+        (server, Other(other, Cell::new(0)))
     }
 
     /// Sends a request for the memory of slot 1.
@@ -268,7 +268,7 @@ mod tests {
 
     #[test]
     fn hostile_requests_are_refused_and_harm_nothing() {
-        let (kept, shared) = key_process();
+        let (server, shared) = key_process();
         let bytes: Vec<u8> = (0..ROOM).map(|i| (i / 3) as u8).collect();
         (0..3).for_each(|slot| shared.copy_in(slot * ROOM, &bytes));
         for (what, into) in [
@@ -310,7 +310,7 @@ mod tests {
         cipher.encrypt(first + 1, &mut expected[..LEN - 512]);
         shared.copy_out(ROOM, &mut now);
         assert!(now == expected, "what is asked for is done, and nothing behind it");
-        kept.wipe();
+        server.wipe();
         assert_eq!(ask(&shared, [DECRYPT, 1, 512], 0), WIPED);
     }
 
@@ -352,7 +352,7 @@ mod tests {
 
     #[test]
     fn hostile_requests_to_a_folder_are_refused_and_harm_nothing() {
-        let (kept, shared) = key_process_with(Keys::of_folder(Arc::new(Toy), true));
+        let (server, shared) = key_process_with(Keys::of_folder(Arc::new(Toy), true));
         let (key, other): (Vec<u8>, Vec<u8>) = ((0..64).collect(), (64..128).collect());
         // No file is open yet.
         for into in [0, 512, u64::MAX - 511] {
@@ -416,13 +416,13 @@ mod tests {
         assert_eq!(said(&shared, [files::PLAIN_NAME, 0], b"xname"), Some(b"\x01name".to_vec()));
         assert_eq!(said(&shared, [files::PLAIN_NAME, 0], b"\xff\0/"), Some(Vec::new()));
         assert_eq!(said(&shared, [files::STORED_NAME, 0], &vec![b'n'; FOLDER_MOST]), None, "too long an answer");
-        kept.wipe();
+        server.wipe();
         assert_eq!(ask(&shared, [files::STORED_NAME, 0, 4], 0), WIPED);
         // Keys of a volume have no files, and a read-only folder makes none.
-        let (_kept, shared) = key_process();
+        let (_server, shared) = key_process();
         assert_eq!(said(&shared, [files::OPEN, 1], &key), None);
         assert_eq!(said(&shared, [files::STORED_NAME, 1], b"name"), None);
-        let (_kept, shared) = key_process_with(Keys::of_folder(Arc::new(Toy), false));
+        let (_server, shared) = key_process_with(Keys::of_folder(Arc::new(Toy), false));
         assert_eq!(said(&shared, [files::CREATE, 0], &[]), None);
         assert_eq!(said(&shared, [files::OPEN, 0], &key), Some(vec![0; 4]));
         assert_eq!(ask(&shared, [ENCRYPT, 0, 512], 0), REFUSED);
@@ -437,7 +437,7 @@ mod tests {
         integrity::format(&store, 0, 8 << 20, &*cipher, &mut |_, _| Ok(())).expect("there is room");
         let area = integrity::open(&store, 0, 8 << 20, 32, 512).expect("it is good");
         let segment = integrity::segment(Arc::new(area), 0, cipher, true).expect("they fit");
-        let (_kept, shared) = key_process_of(&Layout::new(vec![segment]).expect("one segment"));
+        let (_server, shared) = key_process_of(&Layout::new(vec![segment]).expect("one segment"));
         let bytes: Vec<u8> = (0..ROOM).map(|i| (i / 5) as u8).collect();
         (0..3).for_each(|slot| shared.copy_in(slot * ROOM, &bytes));
         let most = ROOM / (512 + 32) * 512;

@@ -60,7 +60,7 @@ pub enum Writers {
     /// The helper locks the file.
     Locked,
     /// Not prevented, but for a Ceph image, `rbd` lists the clients that have it open for writing.
-    Told,
+    Listed,
     /// Neither prevented nor detected.
     Unknown,
     /// The store is read-only.
@@ -140,7 +140,7 @@ pub fn helpers() -> Vec<Helper> {
             arguments: words(&[&served[..], &["--format=raw", "rbd:{image}"]].concat()),
             environment: words(&ceph),
             package: "qemu-block-extra".into(),
-            writers: Writers::Told,
+            writers: Writers::Listed,
             service: "the Ceph cluster".into(),
             image: None,
             ..image("raw")
@@ -200,13 +200,13 @@ struct Running {
     /// The thread that started the helper ends when this is dropped. The helper may have asked to end with that thread.
     _parent: Sender<Infallible>,
     /// Whether there was no other writer after the helper had opened the store.
-    alone: bool,
+    checked: bool,
     /// The helper ends when this is closed.
     life: Option<ChildStdin>,
     /// Its listening socket, which has no name.
     socket: OwnedFd,
     /// The helper's messages.
-    said: File,
+    messages: File,
 }
 
 impl Helper {
@@ -270,7 +270,7 @@ impl Helper {
 
     /// The sandbox of a helper that does not serve an image.
     fn walls(&self) -> Walls {
-        if self.writers == Writers::Told { Walls::NoListenerRefused } else { Walls::NoListener }
+        if self.writers == Writers::Listed { Walls::NoListenerRefused } else { Walls::NoListener }
     }
 
     /// Another program of the same package.
@@ -357,14 +357,14 @@ impl Helped {
 
     fn start(&self) -> io::Result<Running> {
         let (listener, socket) = nameless()?;
-        let said = tempfile::tempfile()?;
+        let messages = tempfile::tempfile()?;
         let mut command = Command::new("/bin/sh");
         command.args(["-c", BEGIN, "sh", &self.helper.program]).args(self.all_arguments());
         self.helper.close_environment(&mut command);
         command
             .stdin(Stdio::piped())
             .stdout(Stdio::from(OwnedFd::from(listener)))
-            .stderr(Stdio::from(said.try_clone()?));
+            .stderr(Stdio::from(messages.try_clone()?));
         // Signals from the terminal go to this process only, which may still have to write.
         command.process_group(0);
         let writable = self.access == Access::ReadWrite;
@@ -376,7 +376,7 @@ impl Helped {
             None => walls::spawn(command, self.helper.walls())?,
         };
         let life = child.stdin.take();
-        Ok(Running { child, _parent: parent, alone: false, life, socket, said })
+        Ok(Running { child, _parent: parent, checked: false, life, socket, messages })
     }
 }
 
@@ -419,14 +419,14 @@ impl Reach for Helped {
             );
             return io::Error::new(io::ErrorKind::PermissionDenied, what);
         }
-        let mut said = String::new();
-        let _ = running.said.rewind().and_then(|()| running.said.by_ref().take(4096).read_to_string(&mut said));
+        let mut text = String::new();
+        let _ = running.messages.rewind().and_then(|()| running.messages.by_ref().take(4096).read_to_string(&mut text));
         let its = |line: &str| {
             line.strip_prefix(program.as_str()).map_or(line.to_owned(), |line| line.trim_start_matches(": ").into())
         };
-        let said = self.image.get().map_or(said.clone(), |image| image.said(&said));
-        let said: Vec<_> = said.lines().map(|line| its(line.trim())).filter(|line| !line.is_empty()).collect();
-        let what = match (&said[said.len().saturating_sub(3)..], status) {
+        let text = self.image.get().map_or(text.clone(), |image| image.with_the_users_name(&text));
+        let last: Vec<_> = text.lines().map(|line| its(line.trim())).filter(|line| !line.is_empty()).collect();
+        let what = match (&last[last.len().saturating_sub(3)..], status) {
             ([], None) => return error,
             ([], Some(status)) => format!("{program} exited: {status}"),
             (last, _) => format!("{program}: {}", last.join("; ")),
@@ -436,8 +436,8 @@ impl Reach for Helped {
     }
 
     /// Each helper is a writer of its own, so each is checked once.
-    fn alone(&self, deadline: Deadline) -> Result<()> {
-        if self.helper.writers != Writers::Told || self.running().as_ref().is_some_and(|running| running.alone) {
+    fn check_only_writer(&self, deadline: Deadline) -> Result<()> {
+        if self.helper.writers != Writers::Listed || self.running().as_ref().is_some_and(|running| running.checked) {
             return Ok(());
         }
         let rbd = self.helper.command("rbd");
@@ -445,7 +445,7 @@ impl Reach for Helped {
         let now = ceph::writers(rbd, &self.rest, deadline)?;
         ceph::one_writer(&now, &own)?;
         own.extend(now);
-        self.running().iter_mut().for_each(|running| running.alone = true);
+        self.running().iter_mut().for_each(|running| running.checked = true);
         Ok(())
     }
 

@@ -63,7 +63,7 @@ impl Image {
     }
 
     /// A program's message, with the user's name for the file.
-    pub(super) fn said(&self, text: &str) -> String {
+    pub(super) fn with_the_users_name(&self, text: &str) -> String {
         text.replace(&self.node(), &self.called).replace(&self.name(), &self.called)
     }
 
@@ -131,13 +131,13 @@ impl Image {
     }
 
     /// The error for an image that cannot be opened. If it needs another file, that file is not found.
-    fn not_opened(&self, said: &str) -> Error {
-        let tried = said.rsplit_once("Could not open '").and_then(|(_, rest)| Some(rest.split_once('\'')?.0));
+    fn not_opened(&self, message: &str) -> Error {
+        let tried = message.rsplit_once("Could not open '").and_then(|(_, rest)| Some(rest.split_once('\'')?.0));
         match tried.filter(|name| *name != self.name() && *name != self.node()) {
             Some(other) => self.names("extent", other.strip_prefix("/proc/self/fd/").unwrap_or(other)),
             None => {
-                let last = said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("qemu-img gave no reason");
-                io::Error::other(self.said(last)).into()
+                let last = message.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("qemu-img gave no reason");
+                io::Error::other(self.with_the_users_name(last)).into()
             }
         }
     }

@@ -71,9 +71,9 @@ impl RemoteAddress {
                 (Box::new(helped), "")
             }
         };
-        let remote = Remote::open(server, export, access, options).map_err(told)?;
+        let remote = Remote::open(server, export, access, options).map_err(with_hint)?;
         if access == Access::ReadWrite {
-            remote.alone()?;
+            remote.check_only_writer()?;
         }
         Ok(Arc::new(remote))
     }
@@ -97,7 +97,7 @@ fn only_read(scheme: &str) -> Error {
         .hint("Add --read-only to `mount` or `serve`. To change it, download it, change the copy, and upload that.")
 }
 
-fn told(error: io::Error) -> Error {
+fn with_hint(error: io::Error) -> Error {
     match error.kind() {
         io::ErrorKind::ConnectionRefused => {
             Error::new(ErrorKind::Io(error)).hint("No server answers there. Check that it is running.")

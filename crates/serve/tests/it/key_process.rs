@@ -64,7 +64,7 @@ fn a_volume_whose_keys_are_elsewhere_reads_and_writes_as_before() {
             header.read_at(1, &mut bytes).expect("lent");
             assert_eq!((&bytes, header.len()), (b"ead", 4));
             let outline = KeylessLayout::of(&layout_there, &disk).expect("keys");
-            key_side.keep(Keys::of(&layout_there, true), outline, || Ok(())).expect("kept");
+            key_side.serve_keys(Keys::of(&layout_there, true), outline, || Ok(())).expect("kept");
         });
         let stores = Stores {
             disk: Arc::clone(&there) as Arc<dyn Store>,
@@ -123,7 +123,7 @@ fn sectors_with_tags_are_read_written_and_verified_elsewhere() {
             let disk = key_side.disk();
             let layout = layout(&disk);
             let outline = KeylessLayout::of(&layout, &disk).expect("keys");
-            key_side.keep(Keys::of(&layout, true), outline, || Ok(())).expect("kept");
+            key_side.serve_keys(Keys::of(&layout, true), outline, || Ok(())).expect("kept");
         });
         let data = Arc::clone(&store) as Arc<dyn Store>;
         let stores = Stores { disk: Arc::clone(&data), header: None, data };

@@ -58,7 +58,7 @@ impl Open {
             };
             let tree = with(&mount, |with| locked.unlock(with)).and_then(|open| open.files()).expect("unlocked").tree;
             let (outline, keys) = tree.split_keys().expect("it can be isolated");
-            key_side.keep(Keys::of_folder(keys, write), outline, || Ok(())).expect("kept");
+            key_side.serve_keys(Keys::of_folder(keys, write), outline, || Ok(())).expect("kept");
         });
         let locked = opening(lower).find().expect("found");
         let terms = Terms::reading(&|| false);

@@ -108,9 +108,14 @@ struct Kind<'a> {
 pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     match args.key_process.which() {
         Some(Which::Opened) => {
-            return args.key_process.keep(&args.open, Some(Access::ReadOnly), None, &RegisterArgs::default());
+            return args.key_process.run_key_process(
+                &args.open,
+                Some(Access::ReadOnly),
+                None,
+                &RegisterArgs::default(),
+            );
         }
-        Some(Which::Made) => return args.keep_destination(),
+        Some(Which::Made) => return args.serve_destination(),
         None => {}
     }
     if args.open.path.is_dir() {
@@ -186,14 +191,14 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     drop(credentials);
 
     let copying = Copying { source: &source.store, destination: &destination, target: &target, sparse };
-    let told = |e: Error| match &e.kind {
+    let explained = |e: Error| match &e.kind {
         // If the key process was lost, that is the reason for the error.
         ErrorKind::Cancelled | ErrorKind::Io(_) => at(key_process::lost_keys().unwrap_or(e)).hint(target.left()),
         _ => at(e),
     };
     let begin = Instant::now();
     if let Some(done) = done.filter(|done| *done > 0) {
-        copying.compare(0..done, "Checking", cancel).map_err(told)?;
+        copying.compare(0..done, "Checking", cancel).map_err(explained)?;
     } else {
         state.done = Some(0);
         target.note(&state)?;
@@ -201,10 +206,10 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     let from = done.unwrap_or(0);
     let copied = copying.copy(from, &mut state, cancel);
     let rest = stored.saturating_sub(state.done.unwrap_or(0));
-    let holes = copied.map_err(|e| told(target.full(e, rest)))?;
+    let holes = copied.map_err(|e| explained(target.full(e, rest)))?;
     let copied = Instant::now();
     target.forget_cached();
-    copying.compare(from..destination.len(), "Comparing", cancel).map_err(told)?;
+    copying.compare(from..destination.len(), "Comparing", cancel).map_err(explained)?;
     let converted = Converted {
         source: FileName::new("source", &args.open.path),
         destination: FileName::new("destination", &args.destination),
@@ -262,15 +267,15 @@ impl Args {
     }
 
     /// Creates or opens the new volume in this key process, and holds its keys.
-    fn keep_destination(&self) -> anyhow::Result<()> {
-        let keeping = self.key_process.accept()?;
+    fn serve_destination(&self) -> anyhow::Result<()> {
+        let in_key_process = self.key_process.accept()?;
         let kind = self.kind()?.ok_or_else(|| Error::misuse("plaintext has no keys"))?;
-        let make = matches!(keeping.key_side.told()?, DestinationTask::Make);
+        let make = matches!(in_key_process.key_side.task()?, DestinationTask::Make);
         let meter = StrengthMeter::of(kind.format, &kind.spec);
         let source = self.new.source().judged(&meter);
         let mut credentials = if make { source.read_new()?.into() } else { source.read()? };
-        keeping.alone(credentials.terminal()).context("the key process")?;
-        let disk = keeping.key_side.disk();
+        in_key_process.enter_sandbox(credentials.terminal()).context("the key process")?;
+        let disk = in_key_process.key_side.disk();
         let opened = |credentials: &[Credential]| {
             if make {
                 kind.format.create(&*disk, &kind.spec, credentials)?;
@@ -288,11 +293,14 @@ impl Args {
         };
         let opened =
             credentials.open(opened).map_err(|e: Error| key_process::or_cancelled(e.at(&self.destination).into()));
-        let (keys, kept) = opened?;
+        let (keys, report) = opened?;
         drop(credentials);
         // If both sides have a key process, only the source's reports missing protections.
         let missing = |missing| if self.raw_source { missing } else { Vec::new() };
-        keeping.keep(keys, |said| OpenedReport { warnings: [kept.warnings, missing(said)].concat(), ..kept })
+        in_key_process.serve_keys(keys, |of_machine| OpenedReport {
+            warnings: [report.warnings, missing(of_machine)].concat(),
+            ..report
+        })
     }
 
     /// Opens the source.
@@ -367,10 +375,10 @@ fn plaintext(
 fn made(started: Started, target: &Target, make: bool) -> anyhow::Result<Volume> {
     let data = Arc::clone(&target.store);
     let stores = Stores { disk: Arc::clone(&data), header: None, data };
-    let told = serde_json::to_value(if make { DestinationTask::Make } else { DestinationTask::Open })?;
-    let terms = Terms { writes: make, told, ..Terms::reading(&cancel::cancelled) };
+    let task = serde_json::to_value(if make { DestinationTask::Make } else { DestinationTask::Open })?;
+    let terms = Terms { writes: make, task, ..Terms::reading(&cancel::cancelled) };
     inherited::forget_files(&[])?;
-    let (OpenedReport { outline, warnings }, io_side) = started.lend(&stores, &terms)?;
+    let (OpenedReport { outline, warnings }, io_side) = started.serve_until_open(&stores, &terms)?;
     warnings.iter().for_each(|warning| output::warn(warning));
     let layout = key_process::layout(io_side, outline, &stores.data)?;
     Ok(Volume::new(stores.data, layout).with_pool(Arc::new(Pool::for_this_machine(Duration::ZERO))))

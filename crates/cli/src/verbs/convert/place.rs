@@ -165,7 +165,7 @@ impl Destination {
         // Nothing to resume: removes the state.
         let store = made.map_err(|e| {
             let _ = self.state.as_deref().map(fs::remove_file);
-            full_disk::told(e, &self.at, len)
+            full_disk::explained(e, &self.at, len)
         })?;
         Ok(self.target(Some(store)))
     }
@@ -226,7 +226,7 @@ impl Target {
 
     /// Says of a full disk what the `rest` of a file takes.
     pub fn full(&self, error: Error, rest: u64) -> Error {
-        full_disk::told(error, &self.at, rest)
+        full_disk::explained(error, &self.at, rest)
     }
 
     /// Drops cached data, so that later reads come from the disk.

@@ -140,7 +140,7 @@ impl Trouble {
     fn of_full_disk<F>(self, item: &Item<F>) -> Self {
         match self {
             Self::All(error) => Self::All(match error.downcast::<Error>() {
-                Ok(error) => full_disk::told(error, &item.to, item.size).into(),
+                Ok(error) => full_disk::explained(error, &item.to, item.size).into(),
                 Err(error) => error,
             }),
             one @ Self::One(_) => one,

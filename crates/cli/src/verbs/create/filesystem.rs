@@ -112,7 +112,7 @@ const FAT: Kind = Kind {
 
 /// The requested file system.
 #[derive(Clone, Copy)]
-pub(crate) struct Wish<'a> {
+pub(crate) struct NewFileSystem<'a> {
     pub kind: FileSystem,
     /// The volume's sector size, in bytes.
     pub sector: u32,
@@ -149,7 +149,7 @@ impl FileSystem {
     }
 }
 
-impl Wish<'_> {
+impl NewFileSystem<'_> {
     /// Checks that the needed programs are installed. `keeps` says whether the format has reserved areas.
     ///
     /// # Errors
@@ -500,12 +500,12 @@ impl Mounted {
     }
 
     fn failure(&mut self) -> Error {
-        let mut said = String::new();
+        let mut errors = String::new();
         if let Some(server) = &mut self.server {
             let _ = server.kill();
-            let _ = server.stderr.take().map(|mut stderr| stderr.read_to_string(&mut said));
+            let _ = server.stderr.take().map(|mut stderr| stderr.read_to_string(&mut errors));
         }
-        Error::from(io::Error::other(format!("ntfs-3g did not mount the new file system: {}", said.trim())))
+        Error::from(io::Error::other(format!("ntfs-3g did not mount the new file system: {}", errors.trim())))
             .hint("NTFS needs /dev/fuse. Use --filesystem exfat or --filesystem fat, which do not.")
     }
 
@@ -558,10 +558,10 @@ fn run(command: &mut Command) -> Result<String> {
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
-    let said = String::from_utf8_lossy(&output.stderr);
+    let errors = String::from_utf8_lossy(&output.stderr);
     let name = Path::new(command.get_program()).file_name().unwrap_or_default().to_string_lossy();
-    let error: Error = io::Error::other(format!("{name} failed ({}): {}", output.status, said.trim())).into();
-    Err(match said.contains("cannot check mount status") {
+    let error: Error = io::Error::other(format!("{name} failed ({}): {}", output.status, errors.trim())).into();
+    Err(match errors.contains("cannot check mount status") {
         true => error.hint(UNANSWERED_MOUNT),
         false => error,
     })

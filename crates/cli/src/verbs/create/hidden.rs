@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use super::args::{Args, HiddenVolumeArgs};
 use super::choose::choose;
-use super::filesystem::{FileSystem, Wish};
+use super::filesystem::{FileSystem, NewFileSystem};
 use super::report::tell_filling;
 use crate::opening::UnlockArgs;
 use crate::opening::strength::StrengthMeter;
@@ -81,8 +81,8 @@ pub fn run(args: &Args, path: &Path) -> anyhow::Result<()> {
     consent(args, path, &room)?;
 
     // The hidden volume.
-    let wish = args.filesystem.map(|kind| Wish { kind, sector: 512, label: args.label.as_deref() });
-    wish.iter().try_for_each(|wish| wish.check(false))?;
+    let filesystem = args.filesystem.map(|kind| NewFileSystem { kind, sector: 512, label: args.label.as_deref() });
+    filesystem.iter().try_for_each(|filesystem| filesystem.check(false))?;
     let choices = formats::creator_of(format)?.choices();
     let spec = Spec {
         cipher: choose("cipher", hidden_cipher.as_deref(), &choices.ciphers, choices.complete)?,
@@ -112,8 +112,8 @@ pub fn run(args: &Args, path: &Path) -> anyhow::Result<()> {
     let end = Instant::now();
     let unlocked =
         format.open(&store).map_err(at)?.unlock(&format.takes().reopening(&spec, &credentials)).map_err(at)?;
-    if let Some(wish) = wish {
-        wish.make_in(Volume::new(store, unlocked.layout)).map_err(at)?;
+    if let Some(filesystem) = filesystem {
+        filesystem.make_in(Volume::new(store, unlocked.layout)).map_err(at)?;
     }
     let facts = unlocked.facts;
     let hidden = Hidden {

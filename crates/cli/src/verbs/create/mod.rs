@@ -21,7 +21,7 @@ use claviger_engine::formats::{self, Creator, Facts};
 use claviger_engine::internal::files;
 use claviger_engine::spec::ReservedAt;
 use claviger_engine::{Credential, Error, ErrorKind, Format, Secret, Spec, Store, Volume, file_formats};
-use filesystem::{FileSystem, Wish};
+use filesystem::{FileSystem, NewFileSystem};
 use program::Program;
 use report::Created;
 use target::{NewHeader, NewVolume};
@@ -78,7 +78,7 @@ struct Plan<'a> {
     takes: Takes,
     spec: Spec<'a>,
     /// The file system to create in the volume.
-    wish: Option<Wish<'a>>,
+    filesystem: Option<NewFileSystem<'a>>,
     /// True if the format reserves areas in the plaintext, which the file system must leave free.
     reserves: bool,
     /// The smallest size of the file or device, in bytes.
@@ -98,7 +98,7 @@ impl<'a> Plan<'a> {
         let reserves = may(Parameter::FileSystem);
         let sector_size = args.sector_size.or_else(|| args.filesystem?.sector().filter(|_| may(Parameter::SectorSize)));
         let label = args.label.as_deref();
-        let wish = args.filesystem.map(|kind| Wish { kind, sector: sector_size.unwrap_or(512), label });
+        let filesystem = args.filesystem.map(|kind| NewFileSystem { kind, sector: sector_size.unwrap_or(512), label });
         let spec = Spec {
             cipher: choose("cipher", args.cipher.as_deref(), &choices.ciphers, choices.complete)?,
             hash: choose("hash", args.hash.as_deref(), &choices.hashes, choices.complete)?,
@@ -106,7 +106,7 @@ impl<'a> Plan<'a> {
             cost: args.cost.cost()?,
             integrity: args.integrity.as_deref(),
             uuid: args.layout.uuid.as_deref(),
-            label: label.filter(|_| wish.is_none() || may(Parameter::Label)),
+            label: label.filter(|_| filesystem.is_none() || may(Parameter::Label)),
             subsystem: args.layout.subsystem.as_deref(),
             volume_key,
             data_offset,
@@ -116,7 +116,9 @@ impl<'a> Plan<'a> {
             sector_size,
             quick: args.quick,
             discovery: args.layout.to_go,
-            reserved_at: wish.filter(|_| reserves).map_or_else(ReservedAt::default, |wish| wish.kind.reserved_at()),
+            reserved_at: filesystem
+                .filter(|_| reserves)
+                .map_or_else(ReservedAt::default, |filesystem| filesystem.kind.reserved_at()),
             cancel: Some(cancel::flag()),
             ..Spec::default()
         };
@@ -127,7 +129,7 @@ impl<'a> Plan<'a> {
         asked.extend(args.layout.to_go.then_some(Parameter::DiscoveryVolume));
         takes::check(format.name(), &takes, Purpose::Creating, &asked)?;
         args.protectors.check(&takes, args.json)?;
-        wish.iter().try_for_each(|wish| wish.check(reserves))?;
+        filesystem.iter().try_for_each(|filesystem| filesystem.check(reserves))?;
         let min_len = match (&args.layout.header, data_offset) {
             (None, None) => choices.min_len,
             (_, offset) => offset.unwrap_or(0).saturating_add(512),
@@ -136,13 +138,13 @@ impl<'a> Plan<'a> {
             remote::must_be_here(header, "a new header")?;
             new_file::must_be_new(header)?;
         }
-        Ok(Self { format, creator, takes, spec, wish, reserves, min_len })
+        Ok(Self { format, creator, takes, spec, filesystem, reserves, min_len })
     }
 }
 
 /// Creates the volume and everything that belongs to it.
 fn make(args: &Args, path: &Path, plan: Plan<'_>) -> anyhow::Result<()> {
-    let Plan { format, creator, takes, spec, wish, reserves, min_len } = plan;
+    let Plan { format, creator, takes, spec, filesystem, reserves, min_len } = plan;
     let at = |e: Error| e.at(path);
     let place = NewVolume::find(path, args.size, args.overwrite, min_len)?;
     creator.reserved(place.len(), &spec).map_err(at)?;
@@ -156,11 +158,12 @@ fn make(args: &Args, path: &Path, plan: Plan<'_>) -> anyhow::Result<()> {
     cancel::check()?;
     let target = place.make()?;
     let store = &*target.store;
-    let before = wish.filter(|_| reserves);
-    let made = before.map(|wish| wish.make(creator, store.len(), &spec, &target.temporary_folder())).transpose();
+    let before = filesystem.filter(|_| reserves);
+    let made =
+        before.map(|filesystem| filesystem.make(creator, store.len(), &spec, &target.temporary_folder())).transpose();
     let made = made.map_err(at)?;
     let spec = match (&made, before) {
-        (Some(made), Some(wish)) => Spec { reserved_at: made.reserved_at(wish.kind), ..spec },
+        (Some(made), Some(filesystem)) => Spec { reserved_at: made.reserved_at(filesystem.kind), ..spec },
         _ => spec,
     };
     let reserved = creator.reserved(store.len(), &spec).map_err(at)?;
@@ -190,9 +193,11 @@ fn make(args: &Args, path: &Path, plan: Plan<'_>) -> anyhow::Result<()> {
     })?;
     let end = Instant::now();
     let (facts, volume) = reopened(format, &target.store, &header_store, &spec, credentials).map_err(at)?;
-    match (&made, wish) {
+    match (&made, filesystem) {
         (Some(made), _) => made.write_to(volume).map_err(at)?,
-        (None, Some(wish)) => Wish { sector: facts.sector_size, ..wish }.make_in(volume).map_err(at)?,
+        (None, Some(filesystem)) => {
+            NewFileSystem { sector: facts.sector_size, ..filesystem }.make_in(volume).map_err(at)?
+        }
         (None, None) => drop(volume),
     }
     if let Some(header) = &args.layout.header {

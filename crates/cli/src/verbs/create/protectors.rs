@@ -36,7 +36,7 @@ pub(crate) struct ProtectorArgs {
 pub(crate) struct Protectors {
     /// The credentials that open the volume.
     pub credentials: Vec<Credential>,
-    told: ProtectorReport,
+    report: ProtectorReport,
     files: Vec<(File, PathBuf)>,
     handed_over: Option<HandedOver>,
 }
@@ -122,15 +122,15 @@ impl ProtectorArgs {
         credentials: Vec<Credential>,
     ) -> claviger_engine::Result<Protectors> {
         let mut made =
-            Protectors { credentials, told: ProtectorReport::default(), files: Vec::new(), handed_over: None };
+            Protectors { credentials, report: ProtectorReport::default(), files: Vec::new(), handed_over: None };
         if self.recovers(takes) {
             let password = creator.fresh_recovery_password()?;
             match &self.recovery_password_file {
                 Some(path) => {
                     made.write(path, &new_file::line(&password))?;
-                    made.told.recovery_password_file = Some(FileName::new("recovery_password_file", path));
+                    made.report.recovery_password_file = Some(FileName::new("recovery_password_file", path));
                 }
-                None => made.told.recovery_password = Some(Secret::copy_from(&password)),
+                None => made.report.recovery_password = Some(Secret::copy_from(&password)),
             }
             made.credentials.push(Credential::Passphrase(password));
         }
@@ -138,7 +138,7 @@ impl ProtectorArgs {
             let (name, contents) = creator.fresh_startup_key()?;
             let path = folder.join(name);
             made.write(&path, &contents)?;
-            made.told.startup_key = Some(FileName::new("startup_key", &path));
+            made.report.startup_key = Some(FileName::new("startup_key", &path));
             made.credentials.push(Credential::Keyfile(contents));
         }
         Ok(made)
@@ -168,7 +168,7 @@ impl Protectors {
     pub fn keep(&mut self) -> ProtectorReport {
         self.files.clear();
         self.handed_over = None;
-        std::mem::take(&mut self.told)
+        std::mem::take(&mut self.report)
     }
 }
 

@@ -131,4 +131,8 @@ impl Report for Vec<Listed> {
         }
         writeln!(out, "The first of each is the default.")
     }
+
+    fn json(&self) -> serde_json::Result<String> {
+        output::json_list(self)
+    }
 }

@@ -112,7 +112,7 @@ impl<'a> NewVolume<'a> {
 impl Target {
     fn new_file(at: &Path, to: &Path, len: u64, old: Option<FileStore>) -> Result<Self> {
         let store = FileStore::create(at, len);
-        let store = store.map_err(|e| full_disk::told(Error { path: Some(to.to_owned()), ..e }, to, len))?;
+        let store = store.map_err(|e| full_disk::explained(Error { path: Some(to.to_owned()), ..e }, to, len))?;
         let store = Arc::new(store);
         let file = NewFile { at: at.to_owned(), to: to.to_owned(), store: Arc::clone(&store), old };
         Ok(Self { store, file: Some(file) })
@@ -188,7 +188,7 @@ impl NewHeader {
                 metadata.saturating_add(keyslots.unwrap_or(LEN.saturating_sub(metadata).max(1 << 20))).min(256 << 20)
             }
         };
-        let store = FileStore::create(path, len).map_err(|e| full_disk::told(e, path, len))?;
+        let store = FileStore::create(path, len).map_err(|e| full_disk::explained(e, path, len))?;
         Ok(Self { store: Some(Arc::new(store)), path: path.to_owned() })
     }
 }

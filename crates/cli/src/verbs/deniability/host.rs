@@ -146,7 +146,7 @@ impl Host {
         }
         let sees = "This machine can hibernate, which writes all memory to a disk, including keys of open volumes.";
         Finding::nothing("hibernation", View::Host, sees).gives(What::Use, Sure::Possible).advised(
-            "Before hibernation, unmount the volume, or lock it (`claviger lock`) if its keys are isolated. Or encrypt the swap area.",
+            "Before hibernation, unmount the volume, or lock it (`claviger lock`) if it has a key process. Or encrypt the swap area.",
         )
     }
 

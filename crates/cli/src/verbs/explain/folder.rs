@@ -96,7 +96,7 @@ impl Explained {
         let tree = HostFolder::open(path, Access::ReadOnly)?;
         for format in FILE_FORMATS.iter().filter(|format| format.encrypts()) {
             if let Verdict::No(why) | Verdict::Possible(why) = format.identify(&tree)? {
-                self.say(format!("As {}: {why}.", format.name()));
+                self.say(format!("As {}: {}.", format.name(), why.join("; ")));
             }
         }
         // A home, or the folder where the plaintext is mounted.
@@ -125,7 +125,7 @@ impl Explained {
         let survey = survey::of(format, &**lower, None)?;
         match survey.files + survey.folders {
             0 if beside.proves() => self.say(format!("An empty {} folder, by the files beside it.", format.name())),
-            _ => self.say(format!("As {}: {why}.", format.name())),
+            _ => self.say(format!("As {}: {}.", format.name(), why.join("; "))),
         }
         self.counts(&survey, !beside.signatures.is_empty());
         self.lies_beside(beside);

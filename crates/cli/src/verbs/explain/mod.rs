@@ -263,16 +263,16 @@ fn announce(format: &str, step: SearchStep, may_take: Option<&(dyn Fn(Duration) 
     } else {
         format!(", then other formats for about {}", size::duration(step.then))
     };
-    let told = size::duration(time.max(Duration::from_secs(1)));
+    let duration = size::duration(time.max(Duration::from_secs(1)));
     if may_take.is_some_and(|may_take| may_take(time).is_err()) {
         output::note(&format!(
-            "{forms} variants as {format} were not tried, as they would take about {told}. To try them, add \
+            "{forms} variants as {format} were not tried, as they would take about {duration}. To try them, add \
              --allow-slow"
         ));
         return false;
     }
     output::note(&format!(
-        "the given credential does not open it as {format}; trying {forms} variants for about {told}{then} (Ctrl-C \
+        "the given credential does not open it as {format}; trying {forms} variants for about {duration}{then} (Ctrl-C \
          stops)"
     ));
     true
@@ -439,7 +439,7 @@ impl Explained {
     /// Reports what a format with a signature says about the volume, and which command shows more.
     fn header_of_its_own(&mut self) {
         let yes = |o: &Opinion| match &o.verdict {
-            Verdict::Yes(why) => Some(format!("As a volume of {}: {why}.", o.format)),
+            Verdict::Yes(why) => Some(format!("As a volume of {}: {}.", o.format, why.join("; "))),
             _ => None,
         };
         self.findings.extend(self.diagnosis.formats.iter().filter_map(yes));
@@ -537,7 +537,7 @@ impl Explained {
     /// Reports warnings, with the commands that solve them.
     fn about_warnings(&mut self, warnings: Vec<Warning>) {
         for warning in warnings {
-            let (with_advice, plain, advice) = (warning.told(advice::say), warning.what, warning.advice);
+            let (with_advice, plain, advice) = (warning.in_words(advice::say), warning.what, warning.advice);
             let copy = advice.as_ref().and_then(|advice| advice::of_copy(advice, &self.path, "COPY"));
             match (copy, &advice) {
                 // The command copies a whole disk, so it does not fit a volume in a partition.
@@ -782,7 +782,7 @@ fn looks(diagnosis: &Diagnosis) -> Vec<String> {
     // One sentence for all formats with the same reason.
     let named_only = |o: &Opinion| FORMATS.iter().any(|f| f.name() == o.format && f.headerless());
     let no = |o: &Opinion| match &o.verdict {
-        Verdict::No(why) if !named_only(o) => Some(why.clone()),
+        Verdict::No(why) if !named_only(o) => Some(why.join("; ")),
         _ => None,
     };
     let mut reasons: Vec<String> = formats.iter().filter_map(no).collect();

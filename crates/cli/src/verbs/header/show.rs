@@ -49,13 +49,13 @@ struct Shown {
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let path = &args.header.path;
     let HeaderFound { format, header, .. } = args.header.opening()?.find_header()?;
-    let told = header.describe().ok_or_else(|| {
+    let facts = header.describe().ok_or_else(|| {
         let what = format!("showing headers of {} without a password", format.name());
         Error::unsupported(what).hint("To open the volume and show its properties: claviger info").at(path)
     })?;
     let path = FileName::path(path);
     output::print(
-        &Shown { path, format: format.name(), header: told, plan: header.plan(&Unlock::with(&[])) },
+        &Shown { path, format: format.name(), header: facts, plan: header.plan(&Unlock::with(&[])) },
         args.json,
     )
 }

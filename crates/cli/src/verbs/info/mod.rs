@@ -109,9 +109,10 @@ impl Report for Info {
         line("size", size::exact(facts.size))?;
         line("stored", format!("{}, the data begin at byte {}", size::exact(self.stored), facts.data_offset))?;
         line("sector size", format!("{} bytes", facts.sector_size))?;
-        let told = [("keyslot", facts.keyslot.map(|n| n.to_string())), ("UUID", facts.uuid.clone())];
-        let told = told.into_iter().chain([("label", facts.label.clone()), ("integrity", facts.integrity.clone())]);
-        for (name, value) in told.filter_map(|(name, value)| Some((name, value?))) {
+        let optional = [("keyslot", facts.keyslot.map(|n| n.to_string())), ("UUID", facts.uuid.clone())];
+        let optional =
+            optional.into_iter().chain([("label", facts.label.clone()), ("integrity", facts.integrity.clone())]);
+        for (name, value) in optional.filter_map(|(name, value)| Some((name, value?))) {
             line(name, output::printable(&value))?;
         }
         if let Some(created) = facts.created {

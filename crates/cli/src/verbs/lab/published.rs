@@ -6,6 +6,7 @@ use claviger_lab::measure::{benchmark, suites};
 use claviger_lab::show::published::{self, PublishedLoss, Query};
 use claviger_lab::show::report::{Text, csv};
 
+use crate::terminal::output::json_list;
 use crate::terminal::progress::Progress;
 use crate::verbs::benchmark::print;
 
@@ -65,13 +66,13 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     };
     let figures = query.figures()?;
     if !args.losses {
-        return print(args.json, args.csv, &figures, || figures.text(), || csv(&figures));
+        return print(args.json, args.csv, || json_list(&figures), || figures.text(), || csv(&figures));
     }
     let losses: Vec<&PublishedLoss> = published::losses().iter().filter(|loss| query.finds(&loss.figure)).collect();
     if losses.is_empty() {
         return Err(Error::misuse("none of these figures has an unencrypted one of the same test beside it").into());
     }
-    print(args.json, args.csv, &losses, || losses.text(), || csv(&losses))
+    print(args.json, args.csv, || json_list(&losses), || losses.text(), || csv(&losses))
 }
 
 fn ciphers(args: &Args) -> anyhow::Result<()> {
@@ -81,5 +82,5 @@ fn ciphers(args: &Args) -> anyhow::Result<()> {
     let rows = benchmark::measure(&plan, &|done, total| progress.at(done, total))?;
     progress.clear();
     let beside = published::ciphers_beside(&rows);
-    print(args.json, args.csv, &beside, || beside.text(), String::new)
+    print(args.json, args.csv, || json_list(&beside), || beside.text(), String::new)
 }

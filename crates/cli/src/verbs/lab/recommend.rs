@@ -9,6 +9,7 @@ use claviger_lab::model::answers::{EncryptionPurpose, Platform, RecommendAnswers
 use claviger_lab::show::recommend::{Measured, features, recommend};
 use claviger_lab::show::report::{Text, csv};
 
+use crate::terminal::output::{json, json_list};
 use crate::terminal::progress::Progress;
 use crate::terminal::prompt;
 use crate::verbs::benchmark::print;
@@ -55,7 +56,7 @@ const ROOT: &[Word<bool>] = &[("yes", true, "yes"), ("no", false, "no")];
 /// Runs the verb.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     if args.table {
-        return print(args.json, args.csv, &features(), || features().text(), || csv(features()));
+        return print(args.json, args.csv, || json_list(features()), || features().text(), || csv(features()));
     }
     let answers = args.answers()?;
     let measured = match &args.run {
@@ -67,8 +68,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             measured
         }
     };
-    let told = recommend(&answers, &measured);
-    print(args.json, false, &told, || told.text(), String::new)
+    let recommendation = recommend(&answers, &measured);
+    print(args.json, false, || json(&recommendation), || recommendation.text(), String::new)
 }
 
 impl Args {
@@ -109,8 +110,8 @@ fn whole(answer: &str) -> &str {
 }
 
 /// The option's value, or the user's choice.
-fn one<T: Copy>(said: Option<T>, question: &str, option: &str, words: &[Word<T>]) -> anyhow::Result<T> {
-    let Some(value) = said else {
+fn one<T: Copy>(given: Option<T>, question: &str, option: &str, words: &[Word<T>]) -> anyhow::Result<T> {
+    let Some(value) = given else {
         return ask(question, option, words, |answer| meant(words, whole(answer.trim())));
     };
     Ok(value)

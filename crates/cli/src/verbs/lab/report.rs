@@ -112,7 +112,7 @@ impl Args {
         let report = RunReport { run, summary: &summary, extras: &extras };
         self.tell(&match () {
             () if self.html.is_some() => report.html()?,
-            () if self.json => output::versioned(&report.json()?),
+            () if self.json => output::json(&report)?,
             () if (self.study || self.markdown) && run.plan.study().is_none() => {
                 return Err(Error::misuse("this run repeats no study").into());
             }

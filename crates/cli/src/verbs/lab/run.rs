@@ -1,6 +1,7 @@
 //! `claviger lab run`
 
 use std::ffi::OsStr;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -169,7 +170,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let extras = Extra::of_study(&state.run, &summary);
     let report = RunReport { run: &state.run, summary: &summary, extras: &extras };
     write_reports(&report, &folder)?;
-    print(args.json, args.csv, &report, || report.text(), || report.cells_csv())?;
+    print(args.json, args.csv, || output::json(&report), || report.text(), || report.cells_csv())?;
     let page = folder.join(PAGE);
     note(&format!("figures and reports are in {}, charts in {}", folder.display(), page.display()));
     complete(&state.run)
@@ -183,7 +184,7 @@ fn complete(run: &Run) -> anyhow::Result<()> {
         return Ok(());
     }
     let what = format!("not measured, because it failed again and again: {}", missing.join(", "));
-    Err(Error::from(std::io::Error::other(what)).hint("The report says why. What was measured is in it.").into())
+    Err(Error::from(io::Error::other(what)).hint("The report says why. What was measured is in it.").into())
 }
 
 impl Args {
@@ -346,7 +347,7 @@ fn write_reports(report: &RunReport<'_>, folder: &Path) -> claviger_engine::Resu
     extras.extend(Extra::published(report.run, report.summary));
     let study = report.run.plan.study().map(|_| ("study.csv", report.study_csv()));
     let files = [
-        ("run.json", output::versioned(&report.json()?)),
+        ("run.json", output::json(report).map_err(io::Error::from)?),
         ("report.txt", report.text()),
         ("report.csv", report.cells_csv()),
         ("samples.csv", report.samples_csv()),

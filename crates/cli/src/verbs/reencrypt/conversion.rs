@@ -11,7 +11,7 @@ use claviger_engine::formats::{
 };
 use claviger_engine::{Credential, Error, ErrorKind, Result, Spec, Store};
 
-use super::{Args, DEFAULT_FORMAT, Reencrypted, ReencryptionTarget, alone};
+use super::{Args, DEFAULT_FORMAT, Reencrypted, ReencryptionTarget, enter_sandbox};
 use crate::opening::credentials::ReadCredentials;
 use crate::opening::strength::StrengthMeter;
 use crate::opening::{patience, takes_no};
@@ -39,7 +39,7 @@ pub fn carry_out(
     forget: &dyn Fn(),
 ) -> anyhow::Result<()> {
     let at = |e: Error| e.at(&args.path);
-    let (of, stores) = (args.convertible(&*opened.data).map_err(at)?, opened.stores());
+    let (of, stores) = (opened.of, opened.stores());
     if let Some(reencrypter) = of.converter.reencrypter() {
         args.check_state(reencrypter, stores).inspect_err(|_| forget()).map_err(at)?;
     }
@@ -53,7 +53,7 @@ pub fn carry_out(
         }
         false => {
             let credentials = args.credentials(stores, of)?;
-            alone(in_key_process, credentials.terminal())?;
+            enter_sandbox(in_key_process, credentials.terminal())?;
             (credentials, ProtectorReport::default())
         }
     };
@@ -228,22 +228,22 @@ impl Args {
             consent(&[])?;
         }
         let mut protectors = self.protectors.make(&format.takes(), creator, credentials)?;
-        if let Some(keeping) = in_key_process {
-            protectors.hand_over(keeping.key_side.remover())?;
+        if let Some(in_key_process) = in_key_process {
+            protectors.hand_over(in_key_process.key_side.remover())?;
         }
-        alone(in_key_process, None)?;
+        enter_sandbox(in_key_process, None)?;
         let begun = converter.begin_encryption(stores, &spec, &protectors.credentials, request);
         // From here on the volume exists, although nothing is converted yet. After `Io` it may exist.
-        let told = match &begun {
+        let report = match &begun {
             Ok(()) => protectors.keep(),
             Err(e) if matches!(e.kind, ErrorKind::Io(_)) => protectors.keep(),
             Err(_) => ProtectorReport::default(),
         };
         begun.map_err(at)?;
         if !self.json {
-            output::print(&told, false)?;
+            output::print(&report, false)?;
         }
-        Ok((std::mem::take(&mut protectors.credentials), told))
+        Ok((std::mem::take(&mut protectors.credentials), report))
     }
 
     /// The requested conversion; begins it unless it is resumed.

@@ -66,7 +66,7 @@ struct Checked {
     warnings: Vec<String>,
     /// Whether a warning already says how to repair the header.
     #[serde(skip)]
-    repair_told: bool,
+    repair_advised: bool,
 }
 
 pub fn run(args: &Args) -> anyhow::Result<()> {
@@ -84,15 +84,15 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     bar.clear();
     let Verified { format, copies, areas, damaged, warnings, .. } = verified;
     let path = FileName::path(editing.path());
-    let repair_told = warnings.iter().any(|warning| warning.advice == Some(Advice::RepairHeader));
+    let repair_advised = warnings.iter().any(|warning| warning.advice == Some(Advice::RepairHeader));
     let warnings = advice::texts(&warnings);
-    output::print(&Checked { path, format, copies, areas, damaged, warnings, repair_told }, args.json)?;
+    output::print(&Checked { path, format, copies, areas, damaged, warnings, repair_advised }, args.json)?;
     if damaged { Err(Silent::damaged().into()) } else { Ok(()) }
 }
 
 impl Report for Checked {
     fn text(&self, out: &mut dyn Write) -> io::Result<()> {
-        let Self { path, format, copies, areas, damaged, warnings, repair_told } = self;
+        let Self { path, format, copies, areas, damaged, warnings, repair_advised } = self;
         writeln!(out, "{}: {format}", output::printable(path))?;
         for copy in copies {
             let state = match &copy.state {
@@ -117,7 +117,7 @@ impl Report for Checked {
             writeln!(out, "{warning}")?;
         }
         let end = match damaged {
-            true if *repair_told => "Damaged.",
+            true if *repair_advised => "Damaged.",
             true => {
                 "Damaged. To repair the header in front from the backup at the end: `claviger header restore \
                  --embedded`. To rewrite a damaged backup: `claviger change`."

@@ -90,9 +90,9 @@ impl FileFormat for Ecryptfs {
 
     fn identify(&self, lower: &(dyn Tree + 'static)) -> Result<Verdict> {
         Ok(match (self.glance(lower)?, &verdict(lower, A_LOOK)?) {
-            (Verdict::No(_), (Verdict::Yes(_), true)) => {
-                Verdict::No("only its subfolders have encrypted names: one of those is the eCryptfs folder".into())
-            }
+            (Verdict::No(_), (Verdict::Yes(_), true)) => Verdict::No(vec![
+                "only its subfolders have encrypted names: one of those is the eCryptfs folder".into(),
+            ]),
             (Verdict::No(_), (deep, _)) => deep.clone(),
             (top, _) => top,
         })
@@ -183,13 +183,13 @@ impl FileFormat for Ecryptfs {
 fn verdict(lower: &(dyn Tree + 'static), limits: Limits) -> Result<(Verdict, bool)> {
     let survey = Survey::of(lower, limits, |_| Ok(ControlFlow::Break(())))?;
     let verdict = if !survey.names.is_empty() {
-        Verdict::Yes("its names are encrypted by eCryptfs".into())
+        Verdict::Yes(vec!["its names are encrypted by eCryptfs".into()])
     } else if survey.headers > 0 {
-        Verdict::Yes("its files have eCryptfs headers".into())
+        Verdict::Yes(vec!["its files have eCryptfs headers".into()])
     } else if survey.damaged.is_some() {
-        Verdict::Possible("its files look like eCryptfs files, but their headers cannot be read".into())
+        Verdict::Possible(vec!["its files look like eCryptfs files, but their headers cannot be read".into()])
     } else {
-        Verdict::No("no eCryptfs names or files in it".into())
+        Verdict::No(vec!["no eCryptfs names or files in it".into()])
     };
     Ok((verdict, !survey.names.is_empty()))
 }

@@ -61,9 +61,11 @@ impl FileFormat for Efs {
     fn identify(&self, lower: &dyn Tree) -> Result<Verdict> {
         let attributes = attribute(lower, lower.root(), NTFS_ATTRIBUTES)?.and_then(|bytes| bytes.try_into().ok());
         Ok(match attributes.map(u32::from_le_bytes) {
-            None => Verdict::No("not a folder on NTFS".into()),
-            Some(flags) if flags & ENCRYPTED != 0 => Verdict::Yes("an NTFS folder marked as encrypted (EFS)".into()),
-            Some(_) => Verdict::Possible("an NTFS folder, which may hold encrypted files (EFS)".into()),
+            None => Verdict::No(vec!["not a folder on NTFS".into()]),
+            Some(flags) if flags & ENCRYPTED != 0 => {
+                Verdict::Yes(vec!["an NTFS folder marked as encrypted (EFS)".into()])
+            }
+            Some(_) => Verdict::Possible(vec!["an NTFS folder, which may hold encrypted files (EFS)".into()]),
         })
     }
 

@@ -350,8 +350,8 @@ impl<'a> Fs<'a> {
         count_bits(&used, clusters)
     }
 
-    fn count_differs(&self, group: u64, free: u64, said: u64) -> crate::error::Error {
-        not_clean(self.name, &format!("{free} clusters of group {group} are free, but its descriptor says {said}"))
+    fn count_differs(&self, group: u64, free: u64, recorded: u64) -> crate::error::Error {
+        not_clean(self.name, &format!("{free} clusters of group {group} are free, but its descriptor says {recorded}"))
     }
 }
 

@@ -118,7 +118,7 @@ impl State {
         self.write_sectors()?;
         let mut written = false;
         if !self.freed.is_empty() {
-            let _alone = moving.write().unwrap_or_else(PoisonError::into_inner);
+            let _exclusive = moving.write().unwrap_or_else(PoisonError::into_inner);
             for cluster in std::mem::take(&mut self.freed).into_iter().flat_map(|(begin, end)| begin..end) {
                 self.table.set(cluster, Link::Free)?;
             }

@@ -233,7 +233,7 @@ impl State {
     /// is durable too.
     pub fn cut_clusters(&mut self, file: Node, moving: &RwLock<()>) -> io::Result<()> {
         self.begin()?;
-        let _alone = moving.write().unwrap_or_else(PoisonError::into_inner);
+        let _exclusive = moving.write().unwrap_or_else(PoisonError::into_inner);
         let kept = self.known(file)?.entry.size().div_ceil(u64::from(self.boot.cluster)) as u32;
         let Some(chain) = self.known_mut(file)?.chain.as_mut() else { return Ok(()) };
         let rest = chain.cut(kept);

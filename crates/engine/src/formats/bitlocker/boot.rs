@@ -152,9 +152,9 @@ impl Boot {
     /// Takes the sector size from the metadata if the sector does not contain it.
     pub fn settled(mut self, metadata: &Metadata) -> Self {
         if !self.says_sector_size {
-            let said = Self::of(metadata).sector_size;
-            self.cluster = self.cluster / u64::from(self.sector_size) * u64::from(said);
-            self.sector_size = said;
+            let size = Self::of(metadata).sector_size;
+            self.cluster = self.cluster / u64::from(self.sector_size) * u64::from(size);
+            self.sector_size = size;
         }
         self
     }

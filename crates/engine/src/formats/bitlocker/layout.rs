@@ -81,8 +81,8 @@ impl Places {
             let what = format!("{}, but the first sector is of {}", metadata.version, boot.kind.name());
             return Err(malformed("version of the metadata", 10, what));
         }
-        if let Some(said) = metadata.sector_size().filter(|said| *said != boot.sector_size) {
-            let what = format!("{sector} bytes according to the first sector, {said} according to the metadata");
+        if let Some(recorded) = metadata.sector_size().filter(|recorded| *recorded != boot.sector_size) {
+            let what = format!("{sector} bytes according to the first sector, {recorded} according to the metadata");
             return Err(malformed("sector size", 11, what));
         }
         let whole = store_len / sector * sector;
@@ -155,8 +155,8 @@ impl Places {
 
 /// Returns the offset and size of the relocated beginning.
 fn header(metadata: &Metadata, sector: u64) -> Result<(u64, u64)> {
-    let said = metadata.datum(role::HEADER, kind::HEADER_PLACE).filter(|datum| datum.value.len() >= 16);
-    let (place, len) = match said {
+    let datum = metadata.datum(role::HEADER, kind::HEADER_PLACE).filter(|datum| datum.value.len() >= 16);
+    let (place, len) = match datum {
         Some(datum) => (u64_at(&datum.value, 0), u64_at(&datum.value, 8)),
         None => (metadata.header_place, u64::from(metadata.header_sectors) * sector),
     };

@@ -81,8 +81,8 @@ impl Format for BitLocker {
 
     fn identify(&self, store: &dyn Store) -> Result<Verdict> {
         Ok(match Boot::read(store)? {
-            Some(boot) => Verdict::Yes(format!("its first sector is BitLocker's ({})", boot.kind.name())),
-            None => Verdict::No(NO_FIRST_SECTOR.to_owned()),
+            Some(boot) => Verdict::Yes(vec![format!("its first sector is BitLocker's ({})", boot.kind.name())]),
+            None => Verdict::No(vec![NO_FIRST_SECTOR.into()]),
         })
     }
 

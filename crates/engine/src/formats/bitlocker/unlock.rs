@@ -293,13 +293,15 @@ pub(super) fn sealed_by(copy: &Copy, vmk: &Secret) -> bool {
 /// Whether the sealed hash matches the copy's block, which proves that it was written with the volume master key.
 pub(super) fn proven(copy: &Copy, vmk: &Secret) -> bool {
     let Some(hash) = &copy.validation.hash else { return false };
-    let said = match hash.kind {
+    let sealed_hash = match hash.kind {
         kind::SEALED => sealed::open_key(hash, vmk).ok().flatten(),
         // The key of a volume that is not encrypted at all.
         kind::KEY if copy.metadata.state == State::DECRYPTED => Key::of(hash).ok(),
         _ => None,
     };
-    said.is_some_and(|said| said.kind == key::SEALED_HASH && said.key.same_as(&hashed(&copy.block)))
+    sealed_hash.is_some_and(|sealed_hash| {
+        sealed_hash.kind == key::SEALED_HASH && sealed_hash.key.same_as(&hashed(&copy.block))
+    })
 }
 
 /// The error if nothing opens.

@@ -64,8 +64,8 @@ impl Format for FileVault2 {
 
     fn identify(&self, store: &dyn Store) -> Result<Verdict> {
         Ok(match header::mark(store)? {
-            Some(why) => Verdict::Yes(why.to_owned()),
-            None => Verdict::No("no Core Storage volume header".to_owned()),
+            Some(why) => Verdict::Yes(vec![why.into()]),
+            None => Verdict::No(vec!["no Core Storage volume header".into()]),
         })
     }
 

@@ -46,8 +46,8 @@ impl Format for DmIntegrity {
             store.read_at(0, &mut start)?;
         }
         Ok(match &start == integrity::MAGIC {
-            true => Verdict::Yes("it begins with a dm-integrity superblock".to_owned()),
-            false => Verdict::No("it has no dm-integrity superblock".to_owned()),
+            true => Verdict::Yes(vec!["it begins with a dm-integrity superblock".into()]),
+            false => Verdict::No(vec!["it has no dm-integrity superblock".into()]),
         })
     }
 

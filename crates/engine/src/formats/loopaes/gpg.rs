@@ -83,14 +83,14 @@ pub(super) fn decrypt(file: &[u8], passphrase: Option<&Secret>, cancelled: &dyn 
         let mut command = home.gpg(kind == Kind::Passphrase);
         command.args(options).arg("--decrypt");
         let (output, status) = home.run(command, passphrase, file, cancelled)?;
-        let said = home.said();
+        let messages = home.messages();
         // gpg may not report a truncated message as a failure.
-        Ok::<_, Error>((output, status.success() && said.contains("] DECRYPTION_OKAY"), said))
+        Ok::<_, Error>((output, status.success() && messages.contains("] DECRYPTION_OKAY"), messages))
     };
-    let (mut output, mut decrypted, mut said) = run(&[])?;
+    let (mut output, mut decrypted, mut messages) = run(&[])?;
     // Key files from before 2003 have no checksum; if there is one, it must match.
-    if !decrypted && said.contains("not integrity protected") && !cancelled() {
-        (output, decrypted, said) = run(&["--ignore-mdc-error"])?;
+    if !decrypted && messages.contains("not integrity protected") && !cancelled() {
+        (output, decrypted, messages) = run(&["--ignore-mdc-error"])?;
     }
     if cancelled() {
         return Err(ErrorKind::Cancelled.into());
@@ -98,7 +98,7 @@ pub(super) fn decrypt(file: &[u8], passphrase: Option<&Secret>, cancelled: &dyn 
     if decrypted {
         return Ok(output);
     }
-    let has = |word: &str| said.contains(word);
+    let has = |word: &str| messages.contains(word);
     if has("] NODATA")
         || has("] UNEXPECTED")
         || !has("] DECRYPTION_FAILED") && !has("] NO_SECKEY") && !has("PASSPHRASE")
@@ -106,7 +106,7 @@ pub(super) fn decrypt(file: &[u8], passphrase: Option<&Secret>, cancelled: &dyn 
         return Err(ErrorKind::Malformed {
             field: "key file",
             offset: 0,
-            what: format!("gpg finds no complete message in it ({})", last_words(&said)),
+            what: format!("gpg finds no complete message in it ({})", last_words(&messages)),
         }
         .into());
     }
@@ -117,7 +117,7 @@ pub(super) fn decrypt(file: &[u8], passphrase: Option<&Secret>, cancelled: &dyn 
              GNUPGHOME.",
         ));
     }
-    let what = format!("gpg does not open the key file with this passphrase ({})", last_words(&said));
+    let what = format!("gpg does not open the key file with this passphrase ({})", last_words(&messages));
     Err(Error::new(ErrorKind::WrongCredential(what))
         .hint("A damaged key file may look like a wrong passphrase: also try a copy of it."))
 }
@@ -136,7 +136,7 @@ pub fn encrypt(text: &Secret, passphrase: &Secret) -> Result<Vec<u8>> {
     command.args(["--armor", "--symmetric"]);
     let (output, status) = home.run(command, Some(passphrase), text, &|| false)?;
     if !status.success() || output.is_empty() {
-        return Err(io::Error::other(format!("gpg fails: {}", last_words(&home.said()))).into());
+        return Err(io::Error::other(format!("gpg fails: {}", last_words(&home.messages()))).into());
     }
     Ok(output.to_vec())
 }
@@ -153,15 +153,15 @@ impl Home {
         Ok(Self(path))
     }
 
-    fn speech(&self) -> PathBuf {
-        self.0.join("said")
+    fn messages_file(&self) -> PathBuf {
+        self.0.join("messages")
     }
 
-    /// A gpg command in English, so that its messages can be recognised. `alone` means without the user's keys.
-    fn gpg(&self, alone: bool) -> Command {
+    /// A gpg command in English, so that its messages can be recognised. `without_the_users_keys` means without the user's keys.
+    fn gpg(&self, without_the_users_keys: bool) -> Command {
         let mut command = Command::new("gpg");
         command.env("LC_ALL", "C").args(["--batch", "--quiet", "--no-tty", "--status-fd", "2"]);
-        if alone {
+        if without_the_users_keys {
             command.env_remove("GNUPGHOME").args(["--no-options", "--no-symkey-cache"]).arg("--homedir").arg(&self.0);
             // The agent must not open a dialog: the passphrase is given here, or there is none.
             command.args(["--pinentry-mode", "loopback"]);
@@ -198,8 +198,8 @@ impl Home {
             with.args(["--pinentry-mode", "loopback", "--passphrase-fd", "0"]).args(asked);
             command = with;
         }
-        let said = File::create(self.speech()).map_err(|e| Error::from(e).at(&self.0))?;
-        let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(said).spawn();
+        let messages = File::create(self.messages_file()).map_err(|e| Error::from(e).at(&self.0))?;
+        let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(messages).spawn();
         let mut child = child.map_err(|e| match e.kind() {
             io::ErrorKind::NotFound => Error::unsupported("gpg-encrypted key files without the program gpg")
                 .hint("Install GnuPG, or decrypt the key file elsewhere."),
@@ -217,9 +217,9 @@ impl Home {
         Ok((output?, status))
     }
 
-    fn said(&self) -> String {
+    fn messages(&self) -> String {
         let mut bytes = Vec::new();
-        let file = File::open(self.speech());
+        let file = File::open(self.messages_file());
         let _ = file.and_then(|file| file.take(64 << 10).read_to_end(&mut bytes));
         String::from_utf8_lossy(&bytes).into_owned()
     }
@@ -276,8 +276,8 @@ fn read(gpg: &mut Child, cancelled: &dyn Fn() -> bool) -> Result<Secret> {
 }
 
 /// Returns gpg's last message for people.
-fn last_words(said: &str) -> &str {
-    let spoken = said.lines().rfind(|line| !line.starts_with("[GNUPG:]") && !line.trim().is_empty());
+fn last_words(messages: &str) -> &str {
+    let spoken = messages.lines().rfind(|line| !line.starts_with("[GNUPG:]") && !line.trim().is_empty());
     spoken.map_or("it says nothing", |line| line.strip_prefix("gpg: ").unwrap_or(line))
 }
 
@@ -329,8 +329,8 @@ mod tests {
             (b"-----BEGIN PGP MESSAGE-----\n\nnothing\n".to_vec(), "an armour"),
         ] {
             let error = decrypt(&damaged, Some(&passphrase), GO_ON).expect_err("it is damaged");
-            let told = matches!(error.kind, ErrorKind::Malformed { .. } | ErrorKind::WrongCredential(_));
-            assert!(told, "{what}: {error}");
+            let expected = matches!(error.kind, ErrorKind::Malformed { .. } | ErrorKind::WrongCredential(_));
+            assert!(expected, "{what}: {error}");
         }
     }
 
@@ -359,7 +359,7 @@ mod tests {
         command.arg("--homedir").arg(&home.0).args(["--batch", "--quiet", "--rfc2440", "--cipher-algo", "CAST5"]);
         command.args(["--compress-algo", "none", "--symmetric"]);
         let (mut file, status) = home.run(command, Some(&passphrase), &text, GO_ON).expect("gpg runs");
-        assert!(status.success(), "{}", home.said());
+        assert!(status.success(), "{}", home.messages());
         assert!(decrypt(&file, Some(&passphrase), GO_ON).expect("gpg decrypts").same_as(&text));
         file = Secret::copy_from(&encrypt(&text, &passphrase).expect("gpg encrypts"));
         let middle = file.len() / 2;

@@ -106,7 +106,7 @@ impl NewLuks1 {
         }
         let cipher = Specification::parse(text).map_err(|e| misuse(cipher_error(e, 0)))?;
         let (hash, hash_name) = hash_named(spec.hash.unwrap_or(HASHES[0]))?;
-        let key_len = key_len(&cipher, mode, spec)?;
+        let key_len = key_len(&cipher, spec)?;
         let mut plan = Self {
             cipher_name: name.to_owned(),
             cipher_mode: mode.to_owned(),
@@ -232,8 +232,8 @@ pub(super) fn sealed(
     let derived = kdf.derive(passphrase, &salt, key.len(), with)?;
     let bytes = area.seal(key, &derived, Acceleration::On)?;
     // The volume depends on these bytes: errors of memory or the processor must show before anything is written.
-    let alone = Area { at: 0, key_len: area.key_len, stripes: area.stripes, hash: area.hash, cipher: area.cipher };
-    if !alone.read(&MemoryStore::new(bytes.clone()), &derived, Acceleration::On)?.same_as(key) {
+    let written = Area { at: 0, key_len: area.key_len, stripes: area.stripes, hash: area.hash, cipher: area.cipher };
+    if !written.read(&MemoryStore::new(bytes.clone()), &derived, Acceleration::On)?.same_as(key) {
         return Err(std::io::Error::other("the new keyslot does not decrypt to what was encrypted").into());
     }
     let offset = (area.at / SECTOR) as u32;
@@ -285,7 +285,7 @@ fn write_clean(store: &dyn Store, end: u64, plan: &NewLuks1) -> Result<()> {
     Ok(store.flush()?)
 }
 
-fn key_len(cipher: &Specification, mode: &str, spec: &Spec<'_>) -> Result<usize> {
+fn key_len(cipher: &Specification, spec: &Spec<'_>) -> Result<usize> {
     let sizes = cipher.key_sizes();
     let asked = match spec.key_bits {
         Some(bits) if bits % 8 != 0 => {
@@ -294,7 +294,7 @@ fn key_len(cipher: &Specification, mode: &str, spec: &Spec<'_>) -> Result<usize>
         Some(bits) => Some(bits as usize / 8),
         None => spec.volume_key.map(|key| key.len()),
     };
-    let default = if mode.starts_with("xts") { 2 * DEFAULT_KEY } else { DEFAULT_KEY } / 8;
+    let default = if cipher.is_xts() { 2 * DEFAULT_KEY } else { DEFAULT_KEY } / 8;
     match asked {
         Some(len) if sizes.contains(&len) => Ok(len),
         Some(len) => {

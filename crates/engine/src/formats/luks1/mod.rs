@@ -48,19 +48,18 @@ impl Format for Luks1 {
     fn identify(&self, store: &dyn Store) -> Result<Verdict> {
         let mut start = [0; 8];
         if store.len() < start.len() as u64 {
-            return Ok(Verdict::No(format!("{} bytes are too few", store.len())));
+            return Ok(Verdict::No(vec![format!("{} bytes are too few", store.len())]));
         }
         store.read_at(0, &mut start)?;
         Ok(match start.strip_prefix(MAGIC) {
-            Some([0, 1]) => Verdict::Yes("it begins with the LUKS signature, version 1".to_owned()),
-            Some([0, 2]) => Verdict::No("it is LUKS2".to_owned()),
-            Some(_) => Verdict::Yes("it begins with the LUKS signature, but the version is unknown".to_owned()),
-            None if Phdr::unmarked(store)?.is_some() => Verdict::Yes(
-                "its LUKS signature is missing, but the rest of a LUKS1 header is there; if a passphrase opens it, \
-                 `header repair` restores the signature"
-                    .to_owned(),
-            ),
-            None => Verdict::No("no LUKS signature at the start".to_owned()),
+            Some([0, 1]) => Verdict::Yes(vec!["it begins with the LUKS signature, version 1".into()]),
+            Some([0, 2]) => Verdict::No(vec!["it is LUKS2".into()]),
+            Some(_) => Verdict::Yes(vec!["it begins with the LUKS signature, but the version is unknown".into()]),
+            None if Phdr::unmarked(store)?.is_some() => Verdict::Yes(vec![
+                "its LUKS signature is missing, but the rest of a LUKS1 header is there".into(),
+                "if a passphrase opens it, `header repair` restores the signature".into(),
+            ]),
+            None => Verdict::No(vec!["no LUKS signature at the start".into()]),
         })
     }
 

@@ -246,12 +246,12 @@ fn none_opens(header: &Phdr, store: &dyn Store, slots: &[Numbered<'_>], left_out
             all.join(", ")
         ),
     };
-    let told = |said: &str, Trouble { field, at, what, .. }: &Trouble| {
-        format!("{said}: {what} (field {field}, at byte {at}).")
+    let sentence = |begin: &str, Trouble { field, at, what, .. }: &Trouble| {
+        format!("{begin}: {what} (field {field}, at byte {at}).")
     };
     let damaged: Vec<_> = slots.iter().filter_map(|(_, slot)| slot.trouble.as_ref()).collect();
-    let not_tried = left_out.iter().map(|trouble| told("Not tried because it is damaged", trouble));
-    let not_tried = not_tried.chain(damaged.iter().map(|trouble| told("Tried even though it is damaged", trouble)));
+    let not_tried = left_out.iter().map(|trouble| sentence("Not tried because it is damaged", trouble));
+    let not_tried = not_tried.chain(damaged.iter().map(|trouble| sentence("Tried even though it is damaged", trouble)));
     let overwritten = slots.iter().filter_map(|(number, slot)| overwritten(header, store, *number, slot));
     let hints: Vec<_> = not_tried.chain(overwritten).collect();
     let error = Error::new(ErrorKind::WrongCredential(what));

@@ -86,11 +86,11 @@ pub(super) fn to_luks1(store: &dyn Store, to: &str, detached: bool) -> Result<Pr
     }
     let change = Change::of(store)?;
     let metadata = &change.header.metadata;
-    let said = Said::of(metadata)?;
-    let payload = if detached { 0 } else { said.segment.offset.0 };
+    let common = CommonParts::of(metadata)?;
+    let payload = if detached { 0 } else { common.segment.offset.0 };
     let limit = if payload == 0 { store.len() } else { payload };
-    let all_slots = luks1_slots(metadata, &said, limit)?;
-    let (cipher_name, cipher_mode) = said.cipher.split_once('-').ok_or_else(|| not("its cipher has no mode"))?;
+    let all_slots = luks1_slots(metadata, &common, limit)?;
+    let (cipher_name, cipher_mode) = common.cipher.split_once('-').ok_or_else(|| not("its cipher has no mode"))?;
     let (Some(payload), true) = (u32::try_from(payload / SECTOR).ok(), cipher_name.len().max(cipher_mode.len()) < 32)
     else {
         return Err(not("LUKS1 cannot express its data offset or its cipher"));
@@ -99,12 +99,12 @@ pub(super) fn to_luks1(store: &dyn Store, to: &str, detached: bool) -> Result<Pr
     let bytes = New {
         cipher_name,
         cipher_mode,
-        hash_name: said.hash,
+        hash_name: common.hash,
         payload,
-        key_len: said.key_len,
-        digest: &said.digest.digest.0[..luks1::DIGEST],
-        digest_salt: &said.digest_salt,
-        digest_iterations: said.digest_iterations,
+        key_len: common.key_len,
+        digest: &common.digest.digest.0[..luks1::DIGEST],
+        digest_salt: &common.digest_salt,
+        digest_iterations: common.digest_iterations,
         uuid: &uuid,
         slots: &all_slots,
     }
@@ -216,11 +216,11 @@ fn between(old: &Phdr, new: &Phdr) -> Vec<Step> {
 
 /// The cipher of keyslots and data, in a notation that cryptsetup accepts for both.
 fn area_cipher(header: &Phdr) -> Result<String> {
-    let said = header.specification();
-    slots::area_cipher(&said).ok_or_else(|| {
+    let specification = header.specification();
+    slots::area_cipher(&specification).ok_or_else(|| {
         Error::unsupported(format!(
             "LUKS2 keyslots encrypted with {} (cryptsetup cannot open them)",
-            validate::printable(&said)
+            validate::printable(&specification)
         ))
         .hint(
             "Nothing was changed. Copy the data to a new LUKS2 volume: `claviger convert --new-format LUKS2 OLD \
@@ -321,7 +321,7 @@ fn not(why: &str) -> Error {
 }
 
 /// The parts of a LUKS2 header that LUKS1 can express too.
-struct Said<'a> {
+struct CommonParts<'a> {
     segment: &'a MetadataSegment,
     cipher: &'a str,
     hash: &'a str,
@@ -331,7 +331,7 @@ struct Said<'a> {
     digest_iterations: u32,
 }
 
-impl<'a> Said<'a> {
+impl<'a> CommonParts<'a> {
     /// The conditions are cryptsetup's (`LUKS2_luks2_to_luks1`, `keyslot_LUKS1_compatible`), and a few that it misses.
     fn of(metadata: &'a Metadata) -> Result<Self> {
         let (1, Some(segment)) = (metadata.segments.len(), metadata.segments.get(&0)) else {
@@ -343,7 +343,7 @@ impl<'a> Said<'a> {
         let cipher = segment.encryption.as_deref().unwrap_or_default();
         let hash = digest.hash.as_deref().unwrap_or_default();
         let first = metadata.keyslots.values().next().ok_or_else(|| not("it has no keyslot"))?;
-        let said = [
+        let obstacles = [
             (
                 segment.kind != "crypt" || segment.integrity.is_some(),
                 "its data have integrity protection or are encrypted by the drive",
@@ -355,7 +355,7 @@ impl<'a> Said<'a> {
             (digest.kind != "pbkdf2" || digest.digest.0.len() < luks1::DIGEST, "its digest is of another kind"),
             (metadata.keyslots.keys().any(|n| *n as usize >= SLOTS), "it has keyslots numbered above 7"),
         ];
-        if let Some((_, why)) = said.iter().find(|(wrong, _)| *wrong) {
+        if let Some((_, why)) = obstacles.iter().find(|(wrong, _)| *wrong) {
             return Err(not(why));
         }
         let (Ok(digest_salt), Some(digest_iterations)) = (digest.salt.0.clone().try_into(), digest.iterations) else {
@@ -368,7 +368,7 @@ impl<'a> Said<'a> {
         let no = |why: &str| not(&format!("keyslot {number} {why}"));
         let (Some(kdf), Some(af)) = (&keyslot.kdf, &keyslot.af) else { return Err(no("is of another kind")) };
         let area = &keyslot.area;
-        let said = [
+        let obstacles = [
             (keyslot.kind != "luks2", "is of another kind"),
             (kdf.kind != "pbkdf2", "is not derived by PBKDF2; change that first"),
             (keyslot.key_size as usize != self.key_len, "holds a key of another size"),
@@ -381,7 +381,7 @@ impl<'a> Said<'a> {
             (area.key_size.map(|size| size as usize) != Some(self.key_len), "is not encrypted as the data are"),
             (!area.offset.0.is_multiple_of(SECTOR), "does not begin at a sector boundary"),
         ];
-        if let Some((_, why)) = said.iter().find(|(wrong, _)| *wrong) {
+        if let Some((_, why)) = obstacles.iter().find(|(wrong, _)| *wrong) {
             return Err(no(why));
         }
         let salt = kdf.salt.0.clone().try_into().map_err(|_| no("has a salt of another length"))?;
@@ -392,13 +392,13 @@ impl<'a> Said<'a> {
 }
 
 /// Returns all eight keyslots: used ones where they are, and unused ones in the gaps before `limit`.
-fn luks1_slots(metadata: &Metadata, said: &Said<'_>, limit: u64) -> Result<[Slot; SLOTS]> {
+fn luks1_slots(metadata: &Metadata, common: &CommonParts<'_>, limit: u64) -> Result<[Slot; SLOTS]> {
     let mut all: [Slot; SLOTS] = std::array::from_fn(|_| Slot::unused(0));
     for (number, keyslot) in &metadata.keyslots {
-        all[*number as usize] = said.slot(*number, keyslot)?;
+        all[*number as usize] = common.slot(*number, keyslot)?;
     }
-    let len = luks1::area_len(said.key_len, STRIPES);
-    let mut taken: Vec<Range<u64>> = all.iter().filter(|s| s.active).map(|s| s.area(said.key_len)).collect();
+    let len = luks1::area_len(common.key_len, STRIPES);
+    let mut taken: Vec<Range<u64>> = all.iter().filter(|s| s.active).map(|s| s.area(common.key_len)).collect();
     for slot in all.iter_mut().filter(|slot| !slot.active) {
         taken.sort_unstable_by_key(|area| area.start);
         let mut free = ALIGNMENT;

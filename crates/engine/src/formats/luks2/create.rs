@@ -243,15 +243,15 @@ fn cipher(spec: &Spec<'_>) -> Result<(String, usize)> {
 /// requested size.
 fn authenticated(spec: &Spec<'_>, name: &str) -> Result<(String, Tagged, usize)> {
     // People name these by the cipher alone; the header uses two names.
-    let alone = match name {
+    let with_cipher = match name {
         "aes-gcm-random" | "aes-ccm-random" | "aegis128-random" => Some((name, "aead")),
         "chacha20-poly1305" => Some(("chacha20-random", "poly1305")),
         _ => None,
     };
-    if alone.is_some() && spec.cipher.is_some() {
+    if with_cipher.is_some() && spec.cipher.is_some() {
         return Err(Error::misuse(format!("{name} includes its cipher")).hint("Omit the cipher."));
     }
-    let (cipher, name) = alone.map_or((spec.cipher, name), |(cipher, name)| (Some(cipher), name));
+    let (cipher, name) = with_cipher.map_or((spec.cipher, name), |(cipher, name)| (Some(cipher), name));
     let known = aead::AeadSpecification::choose(cipher, name);
     let (specification, cipher, kind) = known.map_err(|e| {
         Error::misuse(e.to_string()).hint(

@@ -484,12 +484,12 @@ mod tests {
         assert_eq!(pin(&tpm2, 0).as_deref(), Some("the TPM of one machine, bound to PCRs 1,7"));
         let parts = [format!("{tang}.a.b.c.d"), tpm2, "?".to_owned()];
         let mut sss = protected(&json!({ "clevis": { "pin": "sss", "sss": { "t": 2, "jwe": parts } } }));
-        let told = pin(&sss, 0).expect("it has parts");
-        assert!(told.starts_with("2 of 3: (the tang server") && told.ends_with("; something else)"), "{told}");
+        let text = pin(&sss, 0).expect("it has parts");
+        assert!(text.starts_with("2 of 3: (the tang server") && text.ends_with("; something else)"), "{text}");
         for _ in 0..10 {
             sss = protected(&json!({ "clevis": { "pin": "sss", "sss": { "t": 1, "jwe": [sss] } } }));
         }
-        assert!(pin(&sss, 0).is_some_and(|told| told.contains("something else")));
+        assert!(pin(&sss, 0).is_some_and(|text| text.contains("something else")));
         for wrong in
             [json!({}), json!({ "clevis": { "pin": "tang" } }), json!({ "clevis": { "pin": "null", "null": {} } })]
         {

@@ -47,11 +47,11 @@ pub fn digests(header: &ReadHeader) -> Vec<u32> {
 /// `Misuse` for only a header, `Malformed` for a part of one.
 pub fn no_header_alone(header: &ReadHeader, data: &dyn Store, detached: bool) -> Result<()> {
     let end = header_end(&header.metadata, header.binary.hdr_size);
-    let alone = match parts(header).first() {
+    let error = match parts(header).first() {
         Some((_, first)) if !detached && data.len() <= first.offset.0 => header_alone(data.len(), end, first.offset.0),
         _ => None,
     };
-    alone.map_or(Ok(()), Err)
+    error.map_or(Ok(()), Err)
 }
 
 /// Lays out the volume in `data`: `key` returns the volume key of the digest with this number. `detached` means that the header is

@@ -76,14 +76,14 @@ impl Format for Luks2 {
         store.read_at(0, &mut start)?;
         let marked = start.starts_with(Which::Primary.magic());
         if marked && start.get(6..8) == Some(&[0, 1]) {
-            return Ok(Verdict::No("it is a LUKS1 volume".into()));
+            return Ok(Verdict::No(vec!["it is a LUKS1 volume".into()]));
         }
         Ok(match (read(store), marked) {
             (Ok(header), true) => Verdict::Yes(described(&header)),
-            (Err(e), true) => Verdict::Yes(format!("it begins like a LUKS2 header, but {}", e.kind)),
+            (Err(e), true) => Verdict::Yes(vec![format!("it begins like a LUKS2 header, but {}", e.kind)]),
             (Ok(header), false) => lost(&header, &start),
             (Err(e), false) if matches!(e.kind, crate::error::ErrorKind::Io(_)) => return Err(e),
-            (Err(e), false) => Verdict::No(e.kind.to_string()),
+            (Err(e), false) => Verdict::No(vec![e.kind.to_string()]),
         })
     }
 
@@ -169,16 +169,17 @@ fn marks_of(header: &ReadHeader) -> Vec<KeyMark> {
 }
 
 /// Describes a sound header at the beginning.
-fn described(header: &ReadHeader) -> String {
+fn described(header: &ReadHeader) -> Vec<String> {
     let slots = header.metadata.keyslots.len();
     let plural = if slots == 1 { "" } else { "s" };
     let uuid = validate::printable(&String::from_utf8_lossy(&header.binary.uuid));
     let damage = match (header.primary.is_current(), header.secondary.is_current()) {
-        (true, true) => "",
-        (false, false) => "; both copies are damaged, but `header repair` can restore them",
-        _ => "; one of its two copies is damaged",
+        (true, true) => None,
+        (false, false) => Some("both copies are damaged, but `header repair` can restore them"),
+        _ => Some("one of its two copies is damaged"),
     };
-    format!("it has a LUKS2 header with {slots} keyslot{plural}, UUID {uuid}{damage}")
+    let header = format!("it has a LUKS2 header with {slots} keyslot{plural}, UUID {uuid}");
+    [header].into_iter().chain(damage.map(str::to_owned)).collect()
 }
 
 /// The verdict if the primary header is gone but a checksum proves a reconstruction, or a secondary header is sound, which may
@@ -187,17 +188,17 @@ fn lost(header: &ReadHeader, start: &[u8]) -> Verdict {
     let at = header.binary.hdr_size;
     if header.which == Which::Primary {
         let what = "its LUKS2 signature is missing, but the rest of the header is intact";
-        return Verdict::Yes(format!("{what}: `header repair` rewrites it"));
+        return Verdict::Yes(vec![format!("{what}: `header repair` rewrites it")]);
     }
     match magic::known(start) {
-        Some(other) => Verdict::No(format!(
-            "it begins with {other}, but a second LUKS2 header at byte {at} is intact; to get the LUKS2 volume \
-             back, use `header repair` with the format and the passphrase"
-        )),
-        None => Verdict::Yes(format!(
+        Some(other) => Verdict::No(vec![
+            format!("it begins with {other}, but a second LUKS2 header at byte {at} is intact"),
+            "to get the LUKS2 volume back, use `header repair` with the format and the passphrase".into(),
+        ]),
+        None => Verdict::Yes(vec![format!(
             "its beginning is overwritten, but the second LUKS2 header at byte {at} is intact: `header repair` \
              rewrites the first"
-        )),
+        )]),
     }
 }
 
@@ -323,17 +324,17 @@ fn facts(header: &ReadHeader, opened: &OpenedKey, size: u64) -> Result<Facts> {
     let (cipher, mode) = specification.split_once('-').unwrap_or((specification, ""));
     let kdf = opened.keyslot.and_then(|n| header.metadata.keyslots[&n].kdf.as_ref());
     // With the volume key itself, nothing is derived.
-    let told = kdf.map(|kdf| derivation::of(kdf).map(|kdf| kdf.derivation())).transpose()?;
+    let derivation = kdf.map(|kdf| derivation::of(kdf).map(|kdf| kdf.derivation())).transpose()?;
     let text = |bytes: &[u8]| (!bytes.is_empty()).then(|| String::from_utf8_lossy(bytes).into_owned());
     Ok(Facts {
         format: NAME,
         cipher: cipher.to_owned(),
         mode: mode.to_owned(),
         key_bits: opened.key.len() as u32 * 8,
-        hash: told.as_ref().map(|told| told.hash.into()),
-        iterations: told.as_ref().map_or(0, |told| told.iterations),
+        hash: derivation.as_ref().map(|derivation| derivation.hash.into()),
+        iterations: derivation.as_ref().map_or(0, |derivation| derivation.iterations),
         derivation: None,
-        memory: told.and_then(|told| told.memory),
+        memory: derivation.and_then(|derivation| derivation.memory),
         pim: None,
         header_version: 2,
         header: header.which.copy(),

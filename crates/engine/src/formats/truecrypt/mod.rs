@@ -129,20 +129,20 @@ impl Format for Family {
     fn identify(&self, store: &dyn Store) -> Result<Verdict> {
         let len = store.len();
         if len < SMALLEST {
-            return Ok(Verdict::No(format!("{len} bytes are too few: the smallest volume has {SMALLEST}")));
+            return Ok(Verdict::No(vec![format!("{len} bytes are too few: the smallest volume has {SMALLEST}")]));
         }
         let mut start = [0; 512];
         store.read_at(0, &mut start)?;
         if let Some(other) = magic::compressed_or_encrypted(&start) {
-            return Ok(Verdict::No(format!("it begins with {other}")));
+            return Ok(Verdict::No(vec![format!("it begins with {other}")]));
         }
         // Only the first sector is checked: what follows may be sparse in a container that was formatted quickly.
         if !magic::looks_random(&start) {
             return system::identify(self, store, &start);
         }
-        let mut why = format!("it begins with random-looking bytes, the only sign of {} volumes", self.name);
+        let mut why = vec![format!("it begins with random-looking bytes, the only sign of {} volumes", self.name)];
         if !len.is_multiple_of(UNIT) {
-            why += &format!("; its {len} bytes are not whole sectors, so if it is a volume, it was cut short");
+            why.push(format!("its {len} bytes are not whole sectors, so if it is a volume, it was cut short"));
         }
         Ok(Verdict::Possible(why))
     }

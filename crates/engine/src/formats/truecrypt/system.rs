@@ -79,15 +79,15 @@ const PIM_MAX: u32 = 65_535;
 /// Identifies a disk whose first sector cannot belong to a volume.
 pub(super) fn identify(family: &Family, store: &dyn Store, start: &[u8; 512]) -> Result<Verdict> {
     if header(family, store)?.is_none() {
-        return Ok(Verdict::No("it does not begin with random-looking bytes".into()));
+        return Ok(Verdict::No(vec!["it does not begin with random-looking bytes".into()]));
     }
     let sector = "its sector 62 looks random, like the header of an encrypted system";
     Ok(match loader(start) {
         Some(name) if name == family.name => {
-            Verdict::Possible(format!("it has the boot loader of {name}, and {sector}"))
+            Verdict::Possible(vec![format!("it has the boot loader of {name}, and {sector}")])
         }
-        Some(name) => Verdict::No(format!("it has the boot loader of {name}")),
-        None => Verdict::Possible(format!("it is a disk with partitions, and {sector}")),
+        Some(name) => Verdict::No(vec![format!("it has the boot loader of {name}")]),
+        None => Verdict::Possible(vec![format!("it is a disk with partitions, and {sector}")]),
     })
 }
 

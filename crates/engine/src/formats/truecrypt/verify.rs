@@ -84,9 +84,9 @@ fn copies(
         }
         let looks_random = magic::looks_random(&bytes);
         let copy = HeaderCopy { position, at, bytes };
-        let alone = HeaderCopies { family: *family, copies: vec![copy] };
+        let single = HeaderCopies { family: *family, copies: vec![copy] };
         let with = Unlock { header: HeaderChoice::Any, ..*with };
-        let state = match OpenedVolumeHeader::among(alone, store.len(), &with) {
+        let state = match OpenedVolumeHeader::among(single, store.len(), &with) {
             Ok(this) => {
                 let twin = before.iter().find(|twin| twin.position.hidden == position.hidden);
                 let state = twin.map_or(CopyState::Opens, |twin| compared(&this, twin));

@@ -254,7 +254,7 @@ fn suite(
     let forget_keys = manner.create.contains(&"{dir}/keys").then(|| step(&["rm", "-f", "{dir}/keys"]));
     Facility {
         name: prefixed(name, transport),
-        title: format!("this engine, {} format, {what} ({})", format.name(), said(transport)),
+        title: format!("this engine, {} format, {what} ({})", format.name(), transport_words(transport)),
         about: format!("The file is encrypted by this program as {} does it. {}", format.name(), layer(transport)),
         create: forget_keys.clone().into_iter().chain([create(&[manner.create_cheap, quick].concat())]).collect(),
         create_default: forget_keys.into_iter().chain([create(&[])]).collect(),
@@ -275,7 +275,7 @@ fn plain(transport: Transport) -> Facility {
             Transport::Nbd => PLAIN_NBD.to_owned(),
             Transport::Fuse | Transport::Line(_) => prefixed(PLAIN.to_owned(), transport),
         },
-        title: format!("unencrypted file, this program's server ({})", said(transport)),
+        title: format!("unencrypted file, this program's server ({})", transport_words(transport)),
         baseline: None,
         about: format!("The same server as for the formats of this program, without encryption. {}", layer(transport)),
         store: StoreKind::File,
@@ -316,11 +316,11 @@ fn folder_name(format: &dyn FileFormat, variant: Option<&Variant>) -> String {
 
 fn folder(format: &dyn FileFormat, variant: Option<&Variant>) -> Facility {
     let named = ["--format", format.name()];
-    let (said, more) =
+    let (variant_words, more) =
         variant.map_or((String::new(), &[][..]), |v| (format!(", {}", v.name.replace('-', " ")), v.open));
     Facility {
         name: folder_name(format, variant),
-        title: format!("this engine, {} format{said} (FUSE folder)", format.name()),
+        title: format!("this engine, {} format{variant_words} (FUSE folder)", format.name()),
         baseline: Some(PLAIN_FILES.to_owned()),
         about: format!("Each file is encrypted by this program as {} does it. {FOLDER_LAYER}", format.name()),
         open: vec![mount_folder(&[&named[..], PASSPHRASE, more].concat())],
@@ -408,7 +408,7 @@ fn prefixed(name: String, transport: Transport) -> String {
     }
 }
 
-fn said(transport: Transport) -> String {
+fn transport_words(transport: Transport) -> String {
     match transport {
         Transport::Fuse => "FUSE image".to_owned(),
         Transport::Nbd => "NBD".to_owned(),

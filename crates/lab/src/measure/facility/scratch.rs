@@ -190,11 +190,14 @@ mod tests {
         let kept = kept.map(|(name, mode, owner)| make(name, mode, owner));
         let link = place.path().join("claviger-lab-8-abcdef.xy");
         symlink(&kept[7], &link).expect("a link");
-        let mut told = tidy(place.path());
-        told.sort_by_key(|line| !line.starts_with("removed"));
-        assert_eq!(told.len(), 2, "{told:?}");
-        assert_eq!(told[0], format!("removed what a killed lab had left in {}", left.display()));
-        assert!(told[1].starts_with(&format!("{} belongs to a lab of another system", kept[0].display())), "{told:?}");
+        let mut lines = tidy(place.path());
+        lines.sort_by_key(|line| !line.starts_with("removed"));
+        assert_eq!(lines.len(), 2, "{lines:?}");
+        assert_eq!(lines[0], format!("removed what a killed lab had left in {}", left.display()));
+        assert!(
+            lines[1].starts_with(&format!("{} belongs to a lab of another system", kept[0].display())),
+            "{lines:?}"
+        );
         assert!(!left.exists() && used.path().exists() && link.exists());
         assert!(kept.iter().all(|path| path.join("store").exists()));
         let path = used.path().to_owned();

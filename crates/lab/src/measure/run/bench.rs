@@ -18,9 +18,9 @@ use crate::model::plan::Caches;
 const CALM: Duration = Duration::from_millis(500);
 const CALM_TRIES: usize = 20;
 
-/// How long a facility's store is kept.
+/// How many stores of facilities there are at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Keep {
+pub enum StoresAtOnce {
     /// To the end of the run: there is room for all of them at once.
     All,
     /// For one pass, which makes it anew: there is room for one at a time.
@@ -32,14 +32,19 @@ pub struct Real<'a> {
     labs: &'a [Lab],
     facilities: &'a [Facility],
     workloads: &'a [&'static Workload],
-    keep: Keep,
+    stores_at_once: StoresAtOnce,
     targets: BTreeMap<String, FacilityTarget>,
 }
 
 impl<'a> Real<'a> {
     /// Nothing is made yet. `labs` has one for each medium of the plan.
-    pub fn new(labs: &'a [Lab], facilities: &'a [Facility], workloads: &'a [&'static Workload], keep: Keep) -> Self {
-        Self { labs, facilities, workloads, keep, targets: BTreeMap::new() }
+    pub fn new(
+        labs: &'a [Lab],
+        facilities: &'a [Facility],
+        workloads: &'a [&'static Workload],
+        stores_at_once: StoresAtOnce,
+    ) -> Self {
+        Self { labs, facilities, workloads, stores_at_once, targets: BTreeMap::new() }
     }
 
     /// The facility, made and open, unless the workload is to do that.
@@ -74,10 +79,10 @@ impl Bench for Real<'_> {
         let outcome = (workload.run)(&mut target, lab).map_err(Trouble::Workload)?;
         processes::reap();
         let conditions = watch.conditions(lab.plan.caches == Caches::Dropped);
-        match self.keep {
-            Keep::All => drop(self.targets.insert(step.facility.clone(), target)),
+        match self.stores_at_once {
+            StoresAtOnce::All => drop(self.targets.insert(step.facility.clone(), target)),
             // Closed first, so that a failure to reach the store is not counted as a success.
-            Keep::One => target.close().map_err(Trouble::Workload)?,
+            StoresAtOnce::One => target.close().map_err(Trouble::Workload)?,
         }
         Ok(PassDone { at, conditions, outcome })
     }

@@ -115,7 +115,7 @@ pub fn measure(prepared: &PreparedRun, journal: &mut Journal, state: &mut RunSta
         };
         let labs: Vec<Lab> = places.stores.iter().enumerate().map(lab).collect();
         let mut bench = ReportingBench {
-            real: Real::new(&labs, &prepared.facilities, &prepared.workloads, prepared.keep),
+            real: Real::new(&labs, &prepared.facilities, &prepared.workloads, prepared.stores_at_once),
             prepared,
             tell: hands.tell,
             done: 0,
@@ -254,8 +254,8 @@ impl ReportingBench<'_> {
 
 impl Bench for ReportingBench<'_> {
     fn pass(&mut self, step: &ScheduledPass) -> Attempt {
-        let alone = self.failed.get(&step.facility).map(|failed| ALONE.saturating_sub(failed.elapsed()));
-        wait(alone.unwrap_or_default(), self.cancelled);
+        let pause = self.failed.get(&step.facility).map(|failed| ALONE.saturating_sub(failed.elapsed()));
+        wait(pause.unwrap_or_default(), self.cancelled);
         (self.tell)(&Tick { step, done: self.done, left_s: self.left_s(step) });
         let start = Instant::now();
         let attempt = self.real.pass(step);

@@ -9,7 +9,7 @@ use rustix::fs::statvfs;
 use rustix::process::geteuid;
 
 use crate::measure::facility::{Catalogue, Facility, Gives};
-use crate::measure::run::bench::Keep;
+use crate::measure::run::bench::StoresAtOnce;
 use crate::measure::run::levels::Defaults;
 use crate::measure::workloads::{On, Workload};
 use crate::measure::{machine, workloads};
@@ -153,7 +153,7 @@ pub struct PreparedRun {
     /// All workloads of the plan, those included that cannot be done here.
     pub workload_records: Vec<WorkloadRecord>,
     /// How many stores there are at a time.
-    pub keep: Keep,
+    pub stores_at_once: StoresAtOnce,
 }
 
 /// How long a run takes, in seconds.
@@ -310,10 +310,10 @@ impl PreparedRun {
         }
         // As many on each medium.
         let (on_each, media) = (facilities.len() / (plan.more.len() + 1), plan.media());
-        let all_fit = media.map(|medium| Ok(keep(medium, &plan, on_each, &workloads)? == Keep::All));
+        let all_fit = media.map(|medium| Ok(stores_at_once(medium, &plan, on_each, &workloads)? == StoresAtOnce::All));
         let all_fit = all_fit.collect::<Result<Vec<_>>>()?.into_iter().all(|fit| fit);
-        let keep = if all_fit { Keep::All } else { Keep::One };
-        Ok(Self { plan, facilities, facility_records, workloads, workload_records, keep })
+        let stores_at_once = if all_fit { StoresAtOnce::All } else { StoresAtOnce::One };
+        Ok(Self { plan, facilities, facility_records, workloads, workload_records, stores_at_once })
     }
 
     /// The facilities that a workload is done with.
@@ -414,7 +414,12 @@ fn room(workload: &Workload, plan: &Plan) -> u64 {
 ///
 /// # Errors
 /// `Misuse` where not even that is so.
-fn keep(medium: &Backing, plan: &Plan, facilities: usize, workloads: &[&'static Workload]) -> Result<Keep> {
+fn stores_at_once(
+    medium: &Backing,
+    plan: &Plan,
+    facilities: usize,
+    workloads: &[&'static Workload],
+) -> Result<StoresAtOnce> {
     let one = plan.size + plan.size / 8 + MARGIN;
     let (place, available) = match medium {
         Backing::Device(device) => {
@@ -422,7 +427,7 @@ fn keep(medium: &Backing, plan: &Plan, facilities: usize, workloads: &[&'static 
             let len = file.seek(SeekFrom::End(0)).map_err(|e| Error::from(e).at(device))?;
             // One after the other.
             let place = device.display().to_string();
-            return if one <= len { Ok(Keep::One) } else { Err(too_large(plan, &place, one, len)) };
+            return if one <= len { Ok(StoresAtOnce::One) } else { Err(too_large(plan, &place, one, len)) };
         }
         Backing::Tmpfs(folder) => (folder, free(folder)?.min(machine::memory_available().saturating_sub(RESERVE))),
         Backing::Folder(folder) => (folder, free(folder)?),
@@ -430,8 +435,8 @@ fn keep(medium: &Backing, plan: &Plan, facilities: usize, workloads: &[&'static 
     // Beside the stores: where workloads take their data from, and what they copy.
     let beside = workloads.iter().map(|w| (w.room)(plan)).max().unwrap_or(0);
     match one.saturating_mul(facilities as u64).saturating_add(beside) {
-        all if all <= available => Ok(Keep::All),
-        _ if one + beside <= available => Ok(Keep::One),
+        all if all <= available => Ok(StoresAtOnce::All),
+        _ if one + beside <= available => Ok(StoresAtOnce::One),
         _ => Err(too_large(plan, &place.display().to_string(), one.saturating_add(beside), available)),
     }
 }
@@ -489,7 +494,7 @@ mod tests {
             facility_records: Vec::new(),
             workloads: workloads_of(&plan).expect("names"),
             workload_records: Vec::new(),
-            keep: Keep::All,
+            stores_at_once: StoresAtOnce::All,
             plan,
         };
         let Estimate { least_s, most_s } = prepared.estimate();

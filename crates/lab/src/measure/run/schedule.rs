@@ -88,45 +88,55 @@ pub fn carry_out(
         if cancelled() {
             return Err(ErrorKind::Cancelled.into());
         }
-        let entry = match undisturbed(state, bench, &step) {
-            Ok(done) => recorded(state, &step, done),
+        let (done, trouble) = undisturbed(state, bench, &step);
+        let failed = match trouble {
+            None => None,
             // A signal reaches the facilities' processes too; failures caused by it do not count.
-            Err(Trouble::Facility(_) | Trouble::Workload(_)) if cancelled() => return Err(ErrorKind::Cancelled.into()),
-            Err(Trouble::Facility(e) | Trouble::Workload(e)) if matches!(e.kind, ErrorKind::Cancelled) => {
+            Some(_) if cancelled() => return Err(ErrorKind::Cancelled.into()),
+            Some(Trouble::Facility(e) | Trouble::Workload(e)) if matches!(e.kind, ErrorKind::Cancelled) => {
                 return Err(e);
             }
-            Err(Trouble::Facility(e)) => failure(&step, None, &with_hint(&e)),
-            Err(Trouble::Workload(e)) => match e.kind {
+            Some(Trouble::Facility(e)) => Some(failure(&step, None, &with_hint(&e))),
+            Some(Trouble::Workload(e)) => Some(match e.kind {
                 ErrorKind::Unsupported { .. } => left_out(&step, &with_hint(&e)),
                 _ => failure(&step, Some(step.workload.clone()), &with_hint(&e)),
-            },
+            }),
         };
-        record(state, &entry)?;
-        state.add(entry);
+        let done = done.map(|done| recorded(state, &step, done));
+        for entry in done.into_iter().chain(failed) {
+            record(state, &entry)?;
+            state.add(entry);
+        }
     }
     Ok(())
 }
 
 /// Carries a step out, and again while other programs disturb it: the attempt that they disturbed least counts. The figures
-/// themselves choose nothing.
-fn undisturbed(state: &RunState, bench: &mut dyn Bench, step: &ScheduledPass) -> Attempt {
+/// themselves choose nothing. A repeat that fails is the last; the attempt before it still counts.
+fn undisturbed(state: &RunState, bench: &mut dyn Bench, step: &ScheduledPass) -> (Option<PassDone>, Option<Trouble>) {
     let load = |done: &PassDone| done.conditions.others.unwrap_or_default();
     let disturbed = |pass: &Pass| pass.conditions.others.is_some_and(|others| others.disturbs());
     let last = state.run.passes.iter().filter(|p| p.round.is_some()).rev().take(BUSY);
     let busy = last.clone().count() == BUSY && last.into_iter().all(disturbed);
-    let mut calmest = bench.pass(step)?;
+    let mut calmest = match bench.pass(step) {
+        Ok(done) => done,
+        Err(trouble) => return (None, Some(trouble)),
+    };
     for again in 1..=AGAIN {
         if busy || step.round.is_none() || !load(&calmest).disturbs() {
             break;
         }
         bench.wait_for_calm();
-        let next = bench.pass(step)?;
+        let next = match bench.pass(step) {
+            Ok(next) => next,
+            Err(trouble) => return (Some(calmest), Some(trouble)),
+        };
         if load(&next).processors() < load(&calmest).processors() {
             calmest = next;
         }
         calmest.conditions.others = Some(OtherLoad { again, ..load(&calmest) });
     }
-    Ok(calmest)
+    (Some(calmest), None)
 }
 
 /// The next step; `None` when everything has been measured.

@@ -59,11 +59,7 @@ pub fn losses_of(figures: &[Figure]) -> Vec<PublishedLoss> {
             .iter()
             .filter(|baseline| fits(baseline.first, encrypted))
             .max_by_key(|baseline| closeness(baseline.first, encrypted))?;
-        // What has lost a digit has no difference to anything.
-        if [encrypted, baseline.first].into_iter().any(|f| f.note.starts_with("suspect")) {
-            return None;
-        }
-        let kept = match encrypted.metric.as_str() {
+        let left = match encrypted.metric.as_str() {
             "time" => baseline.value / group.value,
             _ => group.value / baseline.value,
         };
@@ -72,7 +68,7 @@ pub fn losses_of(figures: &[Figure]) -> Vec<PublishedLoss> {
             baseline: baseline.value,
             repetitions: group.repetitions,
             share_only: false,
-            loss: 1.0 - kept,
+            loss: 1.0 - left,
         })
     };
     groups
@@ -85,8 +81,8 @@ pub fn losses_of(figures: &[Figure]) -> Vec<PublishedLoss> {
 /// The loss where only the share that is left is printed.
 fn of_share(figure: &Figure) -> PublishedLoss {
     // One of them is a share of the time.
-    let kept = if figure.note.contains("baseline time") { 100.0 / figure.value } else { figure.value / 100.0 };
-    PublishedLoss { figure: figure.clone(), baseline: 100.0, repetitions: 1, share_only: true, loss: 1.0 - kept }
+    let left = if figure.note.contains("baseline time") { 100.0 / figure.value } else { figure.value / 100.0 };
+    PublishedLoss { figure: figure.clone(), baseline: 100.0, repetitions: 1, share_only: true, loss: 1.0 - left }
 }
 
 fn baseline_table(figure: &Figure) -> &str {
@@ -102,12 +98,13 @@ struct Group<'a> {
     repetitions: usize,
 }
 
-/// Everything of a figure but its value, its repetition and its note; ends of ranges and figures that measure no
-/// performance are left out.
+/// Everything of a figure but its value, its repetition and its note; ends of ranges, doubtful figures and those that
+/// measure no performance are left out.
 fn repetitions(figures: &[Figure]) -> Vec<Group<'_>> {
     let performance = |f: &&Figure| {
         matches!(f.metric.as_str(), "throughput" | "time" | "file create rate" | "seek rate" | SHARE)
             && !matches!(f.run.as_str(), "min" | "max")
+            && !f.is_doubtful()
     };
     let mut places: HashMap<(Test<'_>, [&str; 4]), usize> = HashMap::new();
     let mut groups: Vec<(&Figure, Vec<f64>)> = Vec::new();

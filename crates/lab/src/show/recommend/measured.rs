@@ -142,8 +142,8 @@ mod tests {
         for (loss, points, word) in
             [(-0.02, 2, "gains 2.0 %"), (0.1, 2, "loses 10.0 %"), (0.3, 0, "30"), (0.7, -2, "70")]
         {
-            let (told, text) = of(&[("luks2", loss)]).points(luks2).expect("it was measured");
-            assert!(told == points && text.contains(word), "{loss}: {told}, {text}");
+            let (found, text) = of(&[("luks2", loss)]).points(luks2).expect("it was measured");
+            assert!(found == points && text.contains(word), "{loss}: {found}, {text}");
         }
         assert!(of(&[("LUKS2:serpent-xts-plain64", 0.1)]).points(luks2).is_none());
     }
@@ -152,7 +152,7 @@ mod tests {
     fn ciphers_are_measured_and_one_is_named() {
         let measured = Measured::of_ciphers(&|_, _| ()).expect("ciphers");
         assert_eq!(measured.ciphers.len(), CIPHERS.len());
-        let told = measured.cipher_to_take().expect("a sentence");
-        assert!(told.contains("aes-xts-plain64") && told.contains("choose"), "{told}");
+        let sentence = measured.cipher_to_take().expect("a sentence");
+        assert!(sentence.contains("aes-xts-plain64") && sentence.contains("choose"), "{sentence}");
     }
 }

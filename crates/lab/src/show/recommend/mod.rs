@@ -15,7 +15,7 @@ pub use features::{FacilityFeatures, Weakness, all as features};
 pub use measured::Measured;
 
 use crate::model::answers::{EncryptionPurpose, RecommendAnswers, Threat};
-use rules::{Wish, out, points, wishes};
+use rules::{Requirement, out, points, requirements};
 
 /// Which facility fits, and why.
 #[derive(Clone, Debug, Serialize)]
@@ -81,7 +81,7 @@ pub struct RuledOut {
 pub fn recommend(answers: &RecommendAnswers, measured: &Measured) -> Recommendation {
     let reckoning = Reckoning::of(answers, measured);
     let choice = |place: usize| reckoning.ranked.get(place).map(|ranked| ranked.choice());
-    let starts_given_up = reckoning.given_up.contains(&Wish::StartsLinux);
+    let starts_given_up = reckoning.given_up.contains(&Requirement::StartsLinux);
     Recommendation {
         answers: answers.clone(),
         first: choice(0),
@@ -90,7 +90,9 @@ pub fn recommend(answers: &RecommendAnswers, measured: &Measured) -> Recommendat
         given_up: reckoning
             .given_up
             .iter()
-            .map(|wish| format!("Given up, because nothing offers it together with the rest: {}.", wish.words()))
+            .map(|requirement| {
+                format!("Given up, because nothing offers it together with the rest: {}.", requirement.words())
+            })
             .collect(),
         others: reckoning.ranked.iter().skip(2).map(|r| (r.features.name.clone(), r.points())).collect(),
         out: reckoning.out,
@@ -113,14 +115,14 @@ fn for_the_disk(measured: &Measured) -> Option<String> {
 struct Reckoning {
     ranked: Vec<Ranked>,
     out: Vec<RuledOut>,
-    given_up: Vec<Wish>,
+    given_up: Vec<Requirement>,
 }
 
 struct Ranked {
     features: &'static FacilityFeatures,
     lines: Vec<(i32, String)>,
     /// The strongest requirement that it does not meet.
-    lacks: Option<Wish>,
+    lacks: Option<Requirement>,
 }
 
 impl Reckoning {
@@ -133,16 +135,18 @@ impl Reckoning {
                 None => left.push(facility),
             }
         }
-        let mut wishes = wishes(answers);
+        let mut requirements = requirements(answers);
         let mut given_up = Vec::new();
-        let fits = |f: &FacilityFeatures, wishes: &[Wish]| wishes.iter().all(|wish| wish.holds(f));
-        while !left.is_empty() && !left.iter().any(|f| fits(f, &wishes)) {
-            given_up.extend(wishes.pop());
+        let fits = |f: &FacilityFeatures, requirements: &[Requirement]| {
+            requirements.iter().all(|requirement| requirement.holds(f))
+        };
+        while !left.is_empty() && !left.iter().any(|f| fits(f, &requirements)) {
+            given_up.extend(requirements.pop());
         }
         let ranked = |features: &'static FacilityFeatures| {
             let mut lines = points(features, answers);
             lines.extend(measured.points(features));
-            let lacks = wishes.iter().copied().find(|wish| !wish.holds(features));
+            let lacks = requirements.iter().copied().find(|requirement| !requirement.holds(features));
             Ranked { features, lines, lacks }
         };
         let mut ranked: Vec<Ranked> = left.into_iter().map(ranked).collect();
@@ -171,8 +175,8 @@ impl Ranked {
             .iter()
             .map(|(points, text)| Reason { points: *points, text: text.clone() })
             .partition(|reason| reason.points >= 0);
-        against.extend(self.lacks.iter().map(|wish| {
-            let text = format!("The requirement {} is not met.", wish.words());
+        against.extend(self.lacks.iter().map(|requirement| {
+            let text = format!("The requirement {} is not met.", requirement.words());
             Reason { points: 0, text }
         }));
         against.extend(f.experimental.iter().map(|who| Reason { points: 0, text: format!("{who}.") }));

@@ -32,7 +32,7 @@ pub(super) fn out(f: &FacilityFeatures, answers: &RecommendAnswers) -> Option<St
 
 /// A requirement. If nothing meets all of them, the last one of the list is given up first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wish {
+pub(super) enum Requirement {
     HidesVolumes,
     NoticesChanges,
     NoticesChangesOrStart,
@@ -44,7 +44,7 @@ pub(super) enum Wish {
     Portable,
 }
 
-impl Wish {
+impl Requirement {
     pub(super) fn words(self) -> &'static str {
         match self {
             Self::HidesVolumes => "that it can hide a volume, so that another passphrase can be given away",
@@ -73,23 +73,23 @@ impl Wish {
     }
 }
 
-/// The wishes, the strongest first: those against the threat, then those of the purpose.
-pub(super) fn wishes(answers: &RecommendAnswers) -> Vec<Wish> {
+/// The requirements, the strongest first: those against the threat, then those of the purpose.
+pub(super) fn requirements(answers: &RecommendAnswers) -> Vec<Requirement> {
     let disk = answers.purpose == EncryptionPurpose::Laptop || answers.purpose == EncryptionPurpose::Desktop;
-    let against: &[Wish] = match answers.threat {
+    let against: &[Requirement] = match answers.threat {
         Threat::Theft => &[],
-        Threat::Repair => &[Wish::ClosesByItself],
-        Threat::Coercion => &[Wish::HidesVolumes],
-        Threat::EvilMaid if disk => &[Wish::NoticesChangesOrStart],
-        Threat::EvilMaid => &[Wish::NoticesChanges],
-        Threat::Cloud => &[Wish::FileByFile, Wish::NoticesChanges, Wish::HidesNames],
+        Threat::Repair => &[Requirement::ClosesByItself],
+        Threat::Coercion => &[Requirement::HidesVolumes],
+        Threat::EvilMaid if disk => &[Requirement::NoticesChangesOrStart],
+        Threat::EvilMaid => &[Requirement::NoticesChanges],
+        Threat::Cloud => &[Requirement::FileByFile, Requirement::NoticesChanges, Requirement::HidesNames],
     };
-    let purpose: &[Wish] = match answers.purpose {
+    let purpose: &[Requirement] = match answers.purpose {
         // Only root can encrypt the disk of the system.
-        EncryptionPurpose::Laptop if answers.root => &[Wish::StartsLinux],
+        EncryptionPurpose::Laptop if answers.root => &[Requirement::StartsLinux],
         EncryptionPurpose::Laptop | EncryptionPurpose::Desktop => &[],
-        EncryptionPurpose::FewFiles => &[Wish::OnePiece],
-        EncryptionPurpose::External => &[Wish::Portable],
+        EncryptionPurpose::FewFiles => &[Requirement::OnePiece],
+        EncryptionPurpose::External => &[Requirement::Portable],
     };
     against.iter().chain(purpose).copied().collect()
 }
@@ -171,8 +171,8 @@ fn starts_linux(f: &FacilityFeatures) -> bool {
 
 /// What counts for this facility: points and words.
 pub(super) fn points(f: &FacilityFeatures, answers: &RecommendAnswers) -> Vec<(i32, String)> {
-    let said =
+    let features =
         POINTS.iter().filter(|point| (point.holds)(f, answers)).map(|point| (point.points, point.words.to_owned()));
     let weaknesses = f.weaknesses.iter().map(|weakness| (-1, weakness.what.clone()));
-    said.chain(weaknesses).collect()
+    features.chain(weaknesses).collect()
 }

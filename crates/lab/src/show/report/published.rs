@@ -84,13 +84,13 @@ fn under_heading(figure: &Figure, columns: &[&str], rows: Vec<Vec<String>>) -> S
             && (rows.len() > 1 || rows[0][c].is_empty())
             && rows.iter().all(|row| row[c] == rows[0][c])
     };
-    let (said, kept): (Vec<usize>, Vec<usize>) = (0..columns.len()).partition(|&c| constant(c));
-    let said: Vec<&str> = said.iter().map(|&c| rows[0][c].as_str()).collect();
-    let kept_of = |row: &Vec<String>| kept.iter().map(|&c| row[c].clone()).collect::<Vec<_>>();
-    let said = join(&said, "; ");
-    let said = if said.is_empty() { said } else { format!("{said}\n") };
-    let table = table(kept.iter().map(|&c| columns[c]), rows.iter().map(kept_of));
-    format!("\n{}: {workload}\n{said}\n{table}", figure.source())
+    let (common, varying): (Vec<usize>, Vec<usize>) = (0..columns.len()).partition(|&c| constant(c));
+    let common: Vec<&str> = common.iter().map(|&c| rows[0][c].as_str()).collect();
+    let varying_of = |row: &Vec<String>| varying.iter().map(|&c| row[c].clone()).collect::<Vec<_>>();
+    let common = join(&common, "; ");
+    let common = if common.is_empty() { common } else { format!("{common}\n") };
+    let table = table(varying.iter().map(|&c| columns[c]), rows.iter().map(varying_of));
+    format!("\n{}: {workload}\n{common}\n{table}", figure.source())
 }
 
 fn machine(figure: &Figure) -> String {

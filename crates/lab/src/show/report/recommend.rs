@@ -87,15 +87,15 @@ csv_record!(FacilityFeatures {
     portable, hidden_volume, authenticated, root, several_passphrases, header_backup, tpm, names, sizes, thesis, format,
     measured_as, how, sources, weaknesses
 } =>
-    name, title, layer: word(layer), since, ended: optional(ended, u16::to_string), why_ended: said(why_ended),
-    experimental: said(experimental), makes: platforms(makes), writes: platforms(writes), reads: platforms(reads),
+    name, title, layer: word(layer), since, ended: optional(ended, u16::to_string), why_ended: or_empty(why_ended),
+    experimental: or_empty(experimental), makes: platforms(makes), writes: platforms(writes), reads: platforms(reads),
     builtin: platforms(builtin), starts: platforms(starts), whole_disk, container, portable, hidden_volume, authenticated,
-    root, several_passphrases, header_backup, tpm, names, sizes, thesis: said(thesis), format: said(format),
+    root, several_passphrases, header_backup, tpm, names, sizes, thesis: or_empty(thesis), format: or_empty(format),
     measured_as: measured_as.join(" "), how: how.join(" "), sources: sources.join("; "),
     weaknesses: weaknesses.iter().map(weakness).collect::<Vec<_>>().join(" "),
 );
 
-fn said(text: &Option<String>) -> String {
+fn or_empty(text: &Option<String>) -> String {
     text.clone().unwrap_or_default()
 }
 
@@ -179,15 +179,18 @@ mod tests {
             threat: Threat::Coercion,
             root: true,
         };
-        let told = recommend(&answers, &Measured::default());
-        let text = told.text();
+        let recommendation = recommend(&answers, &Measured::default());
+        let text = recommendation.text();
         let flat = text.split_whitespace().collect::<Vec<_>>().join(" ");
-        let first = told.first.as_ref().expect("an answer");
+        let first = recommendation.first.as_ref().expect("an answer");
         for reason in first.reasons.iter().chain(&first.against) {
             assert!(flat.contains(&reason.text), "{} is not in {text}", reason.text);
         }
         assert!(
-            told.out.iter().all(|out| flat.contains(&out.name) && flat.contains(&format!("{}.", out.because))),
+            recommendation
+                .out
+                .iter()
+                .all(|out| flat.contains(&out.name) && flat.contains(&format!("{}.", out.because))),
             "{text}"
         );
         assert!(flat.contains("use LUKS2 for that"), "{text}");

@@ -1,6 +1,6 @@
 //! A run as text, CSV and JSON.
 
-use claviger_engine::{Error, Result};
+use claviger_engine::Result;
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 
@@ -62,14 +62,6 @@ impl RunReport<'_> {
         csv(&super::study::records(self.run, self.summary))
     }
 
-    /// All of it, for machines.
-    ///
-    /// # Errors
-    /// `Io` where that cannot be written as JSON.
-    pub fn json(&self) -> Result<String> {
-        let json = serde_json::to_string_pretty(self);
-        json.map(|text| text + "\n").map_err(|e| Error::from(std::io::Error::from(e)))
-    }
 }
 
 csv_record!(Cell {
@@ -315,7 +307,7 @@ mod tests {
             let report = RunReport { run: &run, summary: &summary, extras: &Extra::published(&run, &summary) };
             let text = report.text();
             assert!(!text.contains(|c: char| c.is_control() && c != '\n'), "{text:?}");
-            assert!(report.html().is_ok() && report.json().is_ok());
+            assert!(report.html().is_ok() && serde_json::to_string(&report).is_ok());
             assert!(!report.cells_csv().is_empty() && !report.samples_csv().is_empty());
             let changes = RunChanges::between(&sample::run(), &run, 0.03);
             assert!(!changes.text().contains('\u{1b}'));

@@ -75,7 +75,7 @@ pub(crate) trait Reach: Send + Sync {
     ///
     /// # Errors
     /// `InUse`; `Io` if this cannot be determined.
-    fn alone(&self, _deadline: Deadline) -> claviger_engine::Result<()> {
+    fn check_only_writer(&self, _deadline: Deadline) -> claviger_engine::Result<()> {
         Ok(())
     }
 
@@ -182,8 +182,8 @@ impl Remote {
     ///
     /// # Errors
     /// `InUse`; `Io` if this cannot be determined.
-    pub(crate) fn alone(&self) -> claviger_engine::Result<()> {
-        self.server.alone(Deadline::within(self.options.timeout, self.cancel()))
+    pub(crate) fn check_only_writer(&self) -> claviger_engine::Result<()> {
+        self.server.check_only_writer(Deadline::within(self.options.timeout, self.cancel()))
     }
 
     /// The flag that ends a wait. None once something was written, because cancelling must not leave a write half done.
@@ -263,11 +263,11 @@ impl Remote {
             ));
         }
         // After a restart of the server, another client may have connected and written meanwhile.
-        match if self.writable { self.alone() } else { Ok(()) } {
+        match if self.writable { self.check_only_writer() } else { Ok(()) } {
             Err(e) if matches!(e.kind, ErrorKind::InUse { .. }) => {
                 Err(io::Error::new(io::ErrorKind::ResourceBusy, format!("another client may write there now: {e}")))
             }
-            alone => alone.map(|()| line).map_err(io::Error::other),
+            checked => checked.map(|()| line).map_err(io::Error::other),
         }
     }
 

@@ -452,7 +452,7 @@ impl NewReencryption {
             Mode::Encrypt => "encrypt",
             Mode::Decrypt => "decrypt",
         };
-        let said = [("mode", mode), ("direction", direction)];
+        let of_state = [("mode", mode), ("direction", direction)];
         Ok(Keyslot {
             kind: "reencrypt".into(),
             // cryptsetup writes this and does not read it.
@@ -461,7 +461,7 @@ impl NewReencryption {
             area: Area { kind, offset: Decimal(offset), size: Decimal(size), encryption: None, key_size: None, other },
             kdf: None,
             af: None,
-            other: said.into_iter().map(|(name, value)| (name.to_owned(), Value::from(value))).collect(),
+            other: of_state.into_iter().map(|(name, value)| (name.to_owned(), Value::from(value))).collect(),
         })
     }
 

@@ -115,8 +115,8 @@ const OFFSETS: [u64; 5] = [1 << 20, 2 << 20, 4 << 20, 16 << 20, 32 << 20];
 /// # Errors
 /// `Malformed` if they make sense in another way; `Io`.
 pub(super) fn encrypted_as_said(segment: &MetadataSegment, key: &Secret, data: &dyn Store, at: u64) -> Result<()> {
-    let said = segment.encryption.as_deref().unwrap_or_default();
-    if !segment.is_encrypted() || said.is_empty() {
+    let recorded = segment.encryption.as_deref().unwrap_or_default();
+    if !segment.is_encrypted() || recorded.is_empty() {
         return Ok(());
     }
     let sensible = |cipher: &str, sector_size: u32, offset: u64| {
@@ -128,10 +128,10 @@ pub(super) fn encrypted_as_said(segment: &MetadataSegment, key: &Secret, data: &
     };
     let (size, offset) = (segment.sector_size.unwrap_or(512), segment.offset.0);
     // With another sector size, the beginning of the data reads the same.
-    let enough = 2 * sensible(said, size, offset)? + 2;
-    let ciphers = CIPHERS.iter().filter(|cipher| **cipher != said).map(|cipher| (*cipher, size, offset));
-    let sizes = SECTOR_SIZES.iter().filter(|other| **other != size).map(|other| (said, *other, offset));
-    let offsets = OFFSETS.iter().filter(|other| **other != offset).map(|other| (said, size, *other));
+    let enough = 2 * sensible(recorded, size, offset)? + 2;
+    let ciphers = CIPHERS.iter().filter(|cipher| **cipher != recorded).map(|cipher| (*cipher, size, offset));
+    let sizes = SECTOR_SIZES.iter().filter(|other| **other != size).map(|other| (recorded, *other, offset));
+    let offsets = OFFSETS.iter().filter(|other| **other != offset).map(|other| (recorded, size, *other));
     for (cipher, size, offset) in ciphers.chain(sizes).chain(offsets) {
         if sensible(cipher, size, offset)? > enough {
             let what = format!(

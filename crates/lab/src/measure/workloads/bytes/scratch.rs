@@ -277,9 +277,9 @@ mod tests {
     #[test]
     fn io_is_a_share_of_real_time() {
         let measures = measures(Elapsed { seconds: 4.0, cpu_s: 3.0 }, 1.0, 100);
-        let told: Vec<_> = measures.iter().map(|m| (m.case.operation.as_str(), m.value, m.cpu_s)).collect();
+        let found: Vec<_> = measures.iter().map(|m| (m.case.operation.as_str(), m.value, m.cpu_s)).collect();
         let expected = [("real time", 4.0, Some(3.0)), ("I/O time", 1.0, None), ("I/O share of real time", 0.25, None)];
-        assert_eq!(told, expected);
+        assert_eq!(found, expected);
     }
 
     #[test]

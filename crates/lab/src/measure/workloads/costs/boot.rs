@@ -12,7 +12,7 @@ use claviger_uml::{COMPILER, KERNEL};
 
 use super::debian;
 use crate::measure::facility::{Surface, SurfaceKind};
-use crate::measure::program::{Ran, Said};
+use crate::measure::program::{OutputPiece, Ran};
 use crate::measure::workloads::prelude::*;
 
 /// Seconds after which a guest that has not finished is killed.
@@ -147,25 +147,25 @@ struct BootStep {
 
 /// The figures of a life.
 fn measures(ran: &Ran) -> Result<Vec<Measure>> {
-    let told = |step: &str| find(&ran.output, step).ok_or_else(|| unfinished(step, ran));
+    let report = |step: &str| find(&ran.output, step).ok_or_else(|| unfinished(step, ran));
     let time = |name: &str, took: Elapsed| Measure::time(Case::new(name), 0, took);
     let mut measures = Vec::new();
     for (step, name, before) in STEPS {
-        let end = told(step)?;
+        let end = report(step)?;
         if end.status != 0 {
             return Err(unfinished(step, ran));
         }
-        let begin = before.map(told).transpose()?.map_or(Elapsed { seconds: 0.0, cpu_s: 0.0 }, |told| told.after);
+        let begin = before.map(report).transpose()?.map_or(Elapsed { seconds: 0.0, cpu_s: 0.0 }, |begin| begin.after);
         let took = between(begin, end.after);
         if took.seconds < SHORTEST_S {
             return Err(untimed(step));
         }
         measures.push(time(name, took));
     }
-    told("shutdown")?;
-    measures.push(time("shutting down", between(told("before-shutdown")?.after, ran.took)));
+    report("shutdown")?;
+    measures.push(time("shutting down", between(report("before-shutdown")?.after, ran.took)));
     measures.push(time("all of it", ran.took));
-    let uptime = told("start")?.uptime;
+    let uptime = report("start")?.uptime;
     let case = Case::new("start of the system, by its own clock");
     measures.push(Measure { case, value: uptime, unit: Unit::Seconds, bytes: 0, seconds: uptime, cpu_s: None });
     Ok(measures)
@@ -176,14 +176,14 @@ fn between(begin: Elapsed, end: Elapsed) -> Elapsed {
 }
 
 /// The line `claviger-lab: STEP STATUS UPTIME` in pieces of output. It was told when the piece with its end was read.
-fn find(output: &[Said], step: &str) -> Option<BootStep> {
+fn find(output: &[OutputPiece], step: &str) -> Option<BootStep> {
     let mut line = String::new();
-    for said in output {
-        for part in said.text.split_inclusive('\n') {
+    for piece in output {
+        for part in piece.text.split_inclusive('\n') {
             line.push_str(part);
             if part.ends_with('\n') {
-                if let Some(told) = parse(line.trim(), step, said.after) {
-                    return Some(told);
+                if let Some(found) = parse(line.trim(), step, piece.after) {
+                    return Some(found);
                 }
                 line.clear();
             }
@@ -202,7 +202,8 @@ fn parse(line: &str, step: &str, after: Elapsed) -> Option<BootStep> {
 
 /// The beginning of a step was read no earlier than its end, so that the host's clock cannot say how long it took.
 fn untimed(step: &str) -> Error {
-    let reason = format!("the step `{step}` could not be timed: this machine was too busy to read its beginning before its end");
+    let reason =
+        format!("the step `{step}` could not be timed: this machine was too busy to read its beginning before its end");
     ErrorKind::Io(std::io::Error::other(reason)).into()
 }
 
@@ -224,14 +225,14 @@ mod tests {
     use super::*;
     use crate::measure::lab::tests::lab;
 
-    fn said(seconds: f64, text: &str) -> Said {
-        Said { after: Elapsed { seconds, cpu_s: seconds / 2.0 }, text: text.into() }
+    fn piece(seconds: f64, text: &str) -> OutputPiece {
+        OutputPiece { after: Elapsed { seconds, cpu_s: seconds / 2.0 }, text: text.into() }
     }
 
     /// What a guest prints, with the times of the lines a second apart.
     fn life(steps: &[&str]) -> Ran {
         let line = |(i, step): (usize, &&str)| {
-            said(i as f64 + 1.0, &format!("mmapper_init - find_iomem failed\r\nclaviger-lab: {step} 0.25\r\n"))
+            piece(i as f64 + 1.0, &format!("mmapper_init - find_iomem failed\r\nclaviger-lab: {step} 0.25\r\n"))
         };
         let took = Elapsed { seconds: steps.len() as f64 + 1.0, cpu_s: 1.0 };
         Ran { took, own_cpu_s: 0.0, output: steps.iter().enumerate().map(line).collect(), errors: Vec::new() }
@@ -258,10 +259,10 @@ mod tests {
     #[test]
     fn a_line_is_told_when_its_end_was_read() {
         let pieces =
-            [said(1.0, "claviger-lab: sta"), said(2.0, "rt 0 1.25\r\nclaviger-lab: bash 7"), said(3.0, " 2.5\n")];
+            [piece(1.0, "claviger-lab: sta"), piece(2.0, "rt 0 1.25\r\nclaviger-lab: bash 7"), piece(3.0, " 2.5\n")];
         let start = find(&pieces, "start").unwrap();
         assert_eq!((start.after.seconds, start.status, start.uptime), (2.0, 0, 1.25));
-        assert_eq!(find(&pieces, "bash").map(|told| (told.after.seconds, told.status)), Some((3.0, 7)));
+        assert_eq!(find(&pieces, "bash").map(|found| (found.after.seconds, found.status)), Some((3.0, 7)));
         assert_eq!(find(&pieces, "perl"), None);
         assert_eq!(find(&pieces[..2], "bash"), None);
     }
@@ -276,8 +277,8 @@ mod tests {
             assert!(error.contains("the guest did not complete the step"), "{error}");
         }
         let mut at_once = life(LIFE);
-        let [before, perl] = ["before-perl", "perl"].map(|step| find(&at_once, step).unwrap().after);
-        at_once.output.iter_mut().filter(|said| said.after == before).for_each(|said| said.after = perl);
+        let [before, perl] = ["before-perl", "perl"].map(|step| find(&at_once.output, step).unwrap().after);
+        at_once.output.iter_mut().filter(|piece| piece.after == before).for_each(|piece| piece.after = perl);
         assert!(measures(&at_once).unwrap_err().to_string().contains("`perl` could not be timed"));
         let failed: Vec<&str> = LIFE.iter().map(|step| if *step == "dpkg 0" { "dpkg 127" } else { step }).collect();
         assert!(measures(&life(&failed)).unwrap_err().to_string().contains("`dpkg`"));
@@ -295,8 +296,13 @@ mod tests {
         // With the shim, which does no harm where it is not needed. Without it: tests of the program. Other tests may keep the
         // machine too busy to time a short step.
         let life = || measures(&boot(&disk, &lab, true).unwrap());
-        let untimed = |told: &Result<Vec<Measure>>| told.as_ref().is_err_and(|e| e.to_string().contains("not be timed"));
-        let measures = (0..5).map(|_| life()).find(|told| !untimed(told)).expect("a life of which every step was timed").unwrap();
+        let untimed =
+            |measured: &Result<Vec<Measure>>| measured.as_ref().is_err_and(|e| e.to_string().contains("not be timed"));
+        let measures = (0..5)
+            .map(|_| life())
+            .find(|measured| !untimed(measured))
+            .expect("a life of which every step was timed")
+            .unwrap();
         assert!(measures.iter().all(|measure| measure.value > 0.0), "{measures:?}");
         // The guest has unmounted its disk: nothing is to be recovered (the flag needs_recovery of ext4(5)).
         let superblock = std::fs::read(&disk).unwrap()[1024..2048].to_vec();

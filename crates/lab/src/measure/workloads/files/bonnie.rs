@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 
 use super::{in_fresh_folder, size_for};
-use crate::measure::program::Said;
+use crate::measure::program::OutputPiece;
 use crate::measure::workloads::filesystems::{self, FILESYSTEMS};
 use crate::measure::workloads::prelude::*;
 
@@ -181,11 +181,11 @@ fn bonnie(folder: &Path, extent: Extent, lab: &Lab) -> Result<WorkloadOutcome> {
 
 /// The figures, from its CSV and the lines by which it told how far it was. Nothing where two of those were heard at
 /// once: a busy machine may do that with a short step.
-fn measures(output: &str, told: &[Said], extent: Extent) -> Result<Option<Vec<Measure>>> {
+fn measures(output: &str, messages: &[OutputPiece], extent: Extent) -> Result<Option<Vec<Measure>>> {
     let fields = fields(output)?;
     let mut measures = Vec::new();
     for step in extent.steps() {
-        let Some(took) = took(step, told)? else { return Ok(None) };
+        let Some(took) = took(step, messages)? else { return Ok(None) };
         let count = extent.count(step.counts);
         let case = Case::new(step.operation);
         let measure = match step.counts {
@@ -223,14 +223,14 @@ fn printed(fields: &[&str], step: &Step) -> Result<Option<f64>> {
 
 /// From what it says when the step begins to its last `done` before the next step's beginning; nothing where both were
 /// heard at once.
-fn took(step: &Step, told: &[Said]) -> Result<Option<Elapsed>> {
-    let text = program::text(told);
+fn took(step: &Step, messages: &[OutputPiece]) -> Result<Option<Elapsed>> {
+    let text = program::text(messages);
     let times = || {
         let begin = text.find(step.begins)? + step.begins.len();
         let next = STEPS.iter().filter_map(|other| text[begin..].find(other.begins)).min();
         let until = next.map_or(text.len(), |next| begin + next);
         let end = begin + text[begin..until].rfind("done")? + "done".len();
-        Some(program::read_after(told, end)?.since(program::read_after(told, begin)?))
+        Some(program::read_after(messages, end)?.since(program::read_after(messages, begin)?))
     };
     let took =
         times().ok_or_else(|| strange(&format!("it did not tell when it began and ended: {}", step.operation)))?;
@@ -252,13 +252,13 @@ mod tests {
     /// Version 2.00a of Debian 12, in a tmpfs: `-s 4096 -r 0 -n 160:1024:0:4`.
     #[test]
     fn garbled_output_is_an_error_or_gives_figures() {
-        let told = |text: &str| [Said { after: Elapsed { seconds: 1.0, cpu_s: 0.5 }, text: text.into() }];
+        let messages = |text: &str| [OutputPiece { after: Elapsed { seconds: 1.0, cpu_s: 0.5 }, text: text.into() }];
         hostile::feed(&[SLOW, FAST], 1000, |text| {
             if let Ok(fields) = fields(text) {
                 STEPS.iter().for_each(|step| drop(printed(&fields, step)));
             }
         });
-        hostile::feed(&[TOLD], 1000, |text| STEPS.iter().for_each(|step| drop(took(step, &told(text)))));
+        hostile::feed(&[TOLD], 1000, |text| STEPS.iter().for_each(|step| drop(took(step, &messages(text)))));
     }
 
     const SLOW: &str = include_str!("../../../../tests/data/bonnie.csv");
@@ -269,13 +269,13 @@ mod tests {
     const QUICK: Extent = Extent { mib: 64, files: 2, characters: false, synchronous: false };
 
     /// What it told, a line each second, in which one processor was busy for half the time.
-    fn said_so_far() -> Vec<Said> {
+    fn messages() -> Vec<OutputPiece> {
         let words = TOLD.split_inclusive("...").flat_map(|part| part.split_inclusive('\n'));
-        let said = |(second, text): (usize, &str)| Said {
+        let piece = |(second, text): (usize, &str)| OutputPiece {
             after: Elapsed { seconds: second as f64, cpu_s: second as f64 / 2.0 },
             text: text.into(),
         };
-        words.enumerate().map(said).collect()
+        words.enumerate().map(piece).collect()
     }
 
     #[test]
@@ -297,14 +297,14 @@ mod tests {
             37_211.0,
         ];
         assert_eq!(figures, expected);
-        let measures = measures(SLOW, &said_so_far(), QUICK).unwrap().unwrap();
+        let measures = measures(SLOW, &messages(), QUICK).unwrap().unwrap();
         assert_eq!((measures[0].value, measures[0].unit), (278_190.0 * 1024.0, Unit::BytesPerS));
         assert_eq!(measures[0].seconds, (64 << 20) as f64 / measures[0].value);
     }
 
     #[test]
     fn what_is_too_short_for_it_comes_from_the_clock() {
-        let measures = measures(FAST, &said_so_far(), QUICK).unwrap().unwrap();
+        let measures = measures(FAST, &messages(), QUICK).unwrap().unwrap();
         let value = |operation: &str| {
             let found: Vec<&Measure> = measures.iter().filter(|m| m.case.operation == operation).collect();
             let [one] = found[..] else { panic!("{operation}: {found:?}") };
@@ -319,14 +319,14 @@ mod tests {
 
     #[test]
     fn what_is_not_understood_is_an_error() {
-        let error = |output: &str, told: &[Said]| measures(output, told, QUICK).unwrap_err().to_string();
-        assert!(error("no CSV", &said_so_far()).contains("no line of CSV"));
-        assert!(error(FAST, &said_so_far()[..4]).contains("began and ended"));
-        let at_once = [Said { after: Elapsed { seconds: 1.0, cpu_s: 0.5 }, text: TOLD.into() }];
+        let error = |output: &str, messages: &[OutputPiece]| measures(output, messages, QUICK).unwrap_err().to_string();
+        assert!(error("no CSV", &messages()).contains("no line of CSV"));
+        assert!(error(FAST, &messages()[..4]).contains("began and ended"));
+        let at_once = [OutputPiece { after: Elapsed { seconds: 1.0, cpu_s: 0.5 }, text: TOLD.into() }];
         assert!(measures(FAST, &at_once, QUICK).unwrap().is_none());
-        assert!(error(&FAST.replace(",+++++,", ",?,"), &said_so_far()).contains("\"?\""));
+        assert!(error(&FAST.replace(",+++++,", ",?,"), &messages()).contains("\"?\""));
         let all = Extent { characters: true, ..QUICK };
-        assert!(measures(SLOW, &said_so_far(), all).is_err());
+        assert!(measures(SLOW, &messages(), all).is_err());
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 
 use super::in_fresh_folder;
-use crate::measure::program::Said;
+use crate::measure::program::OutputPiece;
 use crate::measure::workloads::prelude::*;
 
 /// Bytes that a client's files take, about: found with du while eight ran.
@@ -96,16 +96,16 @@ struct DbenchResult {
 impl DbenchResult {
     /// From its last line, `Throughput 549.07 MB/sec  2 clients  2 procs  max_latency=140.086 ms`, of megabytes of 10^6
     /// bytes, and the one before that tells the time, `2  329854  549.07 MB/sec  execute  5 sec  latency 16.085 ms`.
-    fn in_output(output: &[Said]) -> Result<Self> {
+    fn in_output(output: &[OutputPiece]) -> Result<Self> {
         let text = program::text(output);
         let found = || {
             let last = text.lines().rfind(|line| line.starts_with("Throughput "))?;
             let megabytes: f64 = between(last, "Throughput ", " MB/sec")?.parse().ok()?;
             let longest_ms: f64 = between(last, "max_latency=", " ms")?.parse().ok()?;
             let begin = text.find("releasing clients")? + "releasing clients".len();
-            let told = text.rfind(" MB/sec  execute ")?;
-            let line = told + text[told..].find('\n')?;
-            let seconds: f64 = between(&text[told..line], "execute", "sec")?.trim().parse().ok()?;
+            let progress = text.rfind(" MB/sec  execute ")?;
+            let line = progress + text[progress..].find('\n')?;
+            let seconds: f64 = between(&text[progress..line], "execute", "sec")?.trim().parse().ok()?;
             let whole = program::read_after(output, line)?.since(program::read_after(output, begin)?);
             let cpu_s = whole.cpu_s * (seconds / whole.seconds).min(1.0);
             let took = Elapsed { seconds, cpu_s };
@@ -140,25 +140,25 @@ mod tests {
     fn garbled_output_is_an_error_or_gives_figures() {
         hostile::feed(&[OUTPUT], 2000, |text| {
             let half = text.char_indices().nth(text.chars().count() / 2).map_or(0, |(at, _)| at);
-            let said = |seconds, text: &str| Said { after: Elapsed { seconds, cpu_s: 0.5 }, text: text.into() };
-            let _ = DbenchResult::in_output(&[said(1.0, &text[..half]), said(2.0, &text[half..])]);
+            let piece = |seconds, text: &str| OutputPiece { after: Elapsed { seconds, cpu_s: 0.5 }, text: text.into() };
+            let _ = DbenchResult::in_output(&[piece(1.0, &text[..half]), piece(2.0, &text[half..])]);
         });
     }
 
     const OUTPUT: &str = include_str!("../../../../tests/data/dbench.txt");
 
     /// A line each second, in which one processor and a half were busy.
-    fn said(text: &str) -> Vec<Said> {
-        let said = |(second, line): (usize, &str)| Said {
+    fn pieces(text: &str) -> Vec<OutputPiece> {
+        let piece = |(second, line): (usize, &str)| OutputPiece {
             after: Elapsed { seconds: second as f64, cpu_s: second as f64 * 1.5 },
             text: line.into(),
         };
-        text.split_inclusive('\n').enumerate().map(said).collect()
+        text.split_inclusive('\n').enumerate().map(piece).collect()
     }
 
     #[test]
     fn its_last_line_is_understood() {
-        let found = DbenchResult::in_output(&said(OUTPUT)).unwrap();
+        let found = DbenchResult::in_output(&pieces(OUTPUT)).unwrap();
         assert!((found.bytes_per_s / 549.07e6 - 1.0).abs() < 0.01, "{found:?}");
         assert_eq!(found.took, Elapsed { seconds: 5.0, cpu_s: 7.5 });
         assert!(found.longest_s > 0.1 && found.longest_s < 0.2, "{found:?}");
@@ -168,7 +168,7 @@ mod tests {
     fn a_run_in_which_nothing_was_done_is_an_error() {
         let never = OUTPUT.lines().filter(|line| !line.contains("execute")).collect::<Vec<_>>().join("\n");
         for output in [never.as_str(), "", "Throughput 0 MB/sec  1 clients  1 procs  max_latency=0.000 ms\n"] {
-            let error = DbenchResult::in_output(&said(output)).unwrap_err().to_string();
+            let error = DbenchResult::in_output(&pieces(output)).unwrap_err().to_string();
             assert!(error.contains("printed no throughput"), "{error}");
         }
     }

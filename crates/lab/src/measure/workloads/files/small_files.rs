@@ -76,12 +76,12 @@ fn entry(number: u64) -> TreeFile {
 /// Fails unless `ls -l` told each name and its size.
 fn check(listing: &str, entries: &[TreeFile], root: &Path) -> Result<()> {
     // Mode, links, owner, group, size, three words of the time, name; before them stands the line with the total.
-    let told = listing.lines().skip(1).map(|line| {
+    let listed = listing.lines().skip(1).map(|line| {
         let mut words = line.split_whitespace();
         (words.nth(4).and_then(|size| size.parse().ok()), words.nth(3))
     });
     let there = entries.iter().map(|entry| (Some(entry.len), entry.path.to_str()));
-    if told.eq(there) { Ok(()) } else { Err(content::differs(root)) }
+    if listed.eq(there) { Ok(()) } else { Err(content::differs(root)) }
 }
 
 #[cfg(test)]
@@ -108,11 +108,11 @@ mod tests {
         let line = |e: &TreeFile| format!("-rw-r--r-- 1 root root {} Nov 22 22:00 {}\n", e.len, e.path.display());
         let listing = |lines: &[String]| format!("total 12\n{}", lines.concat());
         let mut lines: Vec<String> = entries.iter().map(line).collect();
-        let told = |lines: &[String]| check(&listing(lines), &entries, Path::new("/x"));
-        told(&lines).unwrap();
-        assert!(told(&lines[..2]).is_err());
+        let checked = |lines: &[String]| check(&listing(lines), &entries, Path::new("/x"));
+        checked(&lines).unwrap();
+        assert!(checked(&lines[..2]).is_err());
         lines[1] = line(&TreeFile { len: entries[1].len + 1, ..entries[1].clone() });
-        assert!(told(&lines).is_err());
+        assert!(checked(&lines).is_err());
     }
 
     #[test]

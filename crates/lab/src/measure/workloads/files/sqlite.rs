@@ -128,9 +128,9 @@ fn at_random(rows: u64, lookups: u64, seed: u64) -> String {
 /// Fails unless the database is sound and has so many rows of the right length.
 fn expect(file: &Path, rows: u64, lab: &Lab) -> Result<()> {
     let check = ["PRAGMA integrity_check;", "SELECT count(*), sum(length(text)) FROM t;"];
-    let told = sqlite(file, &check, lab)?;
+    let answer = sqlite(file, &check, lab)?;
     let wanted = format!("ok\n{rows}|{}", rows * TEXT);
-    if told.trim() == wanted { Ok(()) } else { Err(damaged(told.trim())) }
+    if answer.trim() == wanted { Ok(()) } else { Err(damaged(answer.trim())) }
 }
 
 fn damaged(what: &str) -> Error {
