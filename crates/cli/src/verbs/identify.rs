@@ -9,7 +9,7 @@ use claviger_engine::formats::partition::Candidate;
 use claviger_engine::opening;
 use claviger_engine::store::Access;
 use claviger_engine::trees::host::HostFolder;
-use claviger_engine::{FILE_FORMATS, FORMATS, FileFormat, Verdict};
+use claviger_engine::{FILE_FORMATS, FORMATS, FileFormat, Verdict, formats};
 use serde::Serialize;
 
 use crate::opening::{images, remote};
@@ -194,8 +194,9 @@ impl Report for Vec<Identified> {
             let (without_header, others): (Vec<_>, Vec<_>) = file.formats.iter().partition(headerless);
             // That a local folder is not on an NTFS is obvious.
             let news = |o: &&Reasoned| !(o.format == EFS.name() && o.verdict == "no");
-            for (why, formats) in by_reason(others.into_iter().filter(news)) {
-                writeln!(out, "  {}: {why}", formats.join(", "))?;
+            let told = others.into_iter().filter(news);
+            for reason in formats::by_reason(told.flat_map(|o| o.why.iter().map(|why| (o.format, &**why)))) {
+                writeln!(out, "  {reason}")?;
             }
             if file.could_be_headerless() {
                 let names: Vec<_> = without_header.iter().map(|o| o.format).collect();
@@ -214,20 +215,6 @@ impl Report for Vec<Identified> {
         }
         Ok(())
     }
-}
-
-/// Each reason once, with the formats that have it.
-fn by_reason<'a>(opinions: impl Iterator<Item = &'a Reasoned>) -> Vec<(&'a str, Vec<&'static str>)> {
-    let mut all: Vec<(&str, Vec<&str>)> = Vec::new();
-    for opinion in opinions {
-        for why in &opinion.why {
-            match all.iter_mut().find(|(known, _)| known == why) {
-                Some((_, formats)) => formats.push(opinion.format),
-                None => all.push((why, vec![opinion.format])),
-            }
-        }
-    }
-    all
 }
 
 /// A partition as a line: `partition 2 "data", 1 GiB, Linux: possibly TrueCrypt (--partition 2)`.
