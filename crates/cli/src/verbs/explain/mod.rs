@@ -7,6 +7,7 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io::{self, Write};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -41,8 +42,10 @@ use crate::terminal::{advice, cancel, size};
 /// Formats such as TrueCrypt and VeraCrypt have no signature: a wrong password and a file of random bytes look the
 /// same. LUKS has a signature.
 ///
+/// For an image of a virtual disk (qcow2, VMDK, VHDX …), it examines the disk in it, through qemu-nbd.
+///
 /// For an encrypted folder, it shows the keys of its files, damaged and missing files, and if the password opens it.
-#[derive(clap::Args)]
+#[derive(clap::Args, Clone)]
 #[command(after_help = "Examples:
   claviger explain old.tc
   claviger explain --without-password /dev/sdb
@@ -127,33 +130,12 @@ pub fn run(args: &Args, line: &[OsString]) -> anyhow::Result<()> {
     }
     cancel::install()?;
     let path = &args.open.path;
-    let at = |e: Error| e.at(path);
     let store = args.open.raw(Access::ReadOnly)?;
-    let mut diagnosis = diagnosis::look(&store).map_err(at)?;
-    diagnosis.find_lost_partitions(&store).map_err(at)?;
-    let targets = diagnosis.targets(&store, args.open.format()).map_err(at)?;
-    let mut explained = Explained::new(args, line, diagnosis);
-    let lost = args.open.format().is_none() && !explained.diagnosis.lost_partitions.is_empty();
-    if lost {
-        explained.exit_code = explained.partition_is_lost();
-    } else if targets.is_empty() {
-        explained.exit_code = match explained.diagnosis.damage(&store) {
-            Some(error) => {
-                let marked = explained.diagnosis.marked();
-                explained.damaged(error, &marked)
-            }
-            None => explained.without_candidates(),
-        };
-    } else if args.without_password {
-        explained.is_damaged_in_part(&targets);
-        explained.needs_password(&targets);
-    } else if let Some(error) = all_take_too_long(args, &targets) {
-        explained.nothing_opens(&targets, Some(error));
-    } else {
-        let credentials = args.open.read_credentials().map_err(with_less)?;
-        let search = try_all(args, &targets, &credentials).map_err(at)?;
-        explained.searched(args, &store, &targets, search).map_err(at)?;
-    }
+    let diagnosis = diagnosis::look(&store).map_err(|e| e.at(path))?;
+    let explained = match diagnosis.mark.as_ref().and_then(|mark| images::disk_in(mark, path)) {
+        Some(disk) => Explained::disk(args, line, diagnosis, disk)?,
+        None => Explained::volume(args, line, &store, diagnosis)?,
+    };
     output::print(&explained, args.json)?;
     if explained.exit_code == 0 { Ok(()) } else { Err(Silent(explained.exit_code).into()) }
 }
@@ -296,6 +278,66 @@ impl Explained {
         explained
     }
 
+    /// Explains the volume, or disk with volumes, in `store`.
+    fn volume(
+        args: &Args,
+        line: &[OsString],
+        store: &Arc<dyn Store>,
+        mut diagnosis: Diagnosis,
+    ) -> anyhow::Result<Self> {
+        let at = |e: Error| e.at(&args.open.path);
+        diagnosis.find_lost_partitions(store).map_err(at)?;
+        let targets = diagnosis.targets(store, args.open.format()).map_err(at)?;
+        let mut explained = Self::new(args, line, diagnosis);
+        let lost = args.open.format().is_none() && !explained.diagnosis.lost_partitions.is_empty();
+        if lost {
+            explained.exit_code = explained.partition_is_lost();
+        } else if targets.is_empty() {
+            explained.exit_code = match explained.diagnosis.damage(store) {
+                Some(error) => {
+                    let marked = explained.diagnosis.marked();
+                    explained.damaged(error, &marked)
+                }
+                None => explained.without_candidates(),
+            };
+        } else if args.without_password {
+            explained.is_damaged_in_part(&targets);
+            explained.needs_password(&targets);
+        } else if let Some(error) = all_take_too_long(args, &targets) {
+            explained.nothing_opens(&targets, Some(error));
+        } else {
+            let credentials = args.open.read_credentials().map_err(with_less)?;
+            let search = try_all(args, &targets, &credentials).map_err(at)?;
+            explained.searched(args, store, &targets, search).map_err(at)?;
+        }
+        Ok(explained)
+    }
+
+    /// Explains the `disk` in an image: the image itself is all right. `diagnosis` is that of the image.
+    fn disk(image: &Args, line: &[OsString], diagnosis: Diagnosis, disk: PathBuf) -> anyhow::Result<Self> {
+        let args = Args { open: OpenArgs { path: disk, ..image.open.clone() }, ..image.clone() };
+        match args.open.raw(Access::ReadOnly) {
+            Ok(store) => {
+                let inside = diagnosis::look(&store).map_err(|e| e.at(&args.open.path))?;
+                let line = mounting::of_volume(line, &args.open.path);
+                let mut explained = Self::volume(&args, &line, &store, inside)?;
+                let what = diagnosis.mark.map(|mark| mark.what).unwrap_or_default();
+                explained.findings.insert(0, format!("The file is {what}. This is about the disk in it."));
+                Ok(explained)
+            }
+            Err(error) => {
+                let mut explained = Self::new(image, line, diagnosis);
+                explained.without_candidates();
+                explained.exit_code = exit::number_of(&error.kind);
+                if let Some(hint) = error.to_try(advice::say) {
+                    explained.advise(hint, &[]);
+                }
+                explained.findings.push(format!("The disk in it does not open: {}.", error.kind));
+                Ok(explained)
+            }
+        }
+    }
+
     /// Adds advice, and the partition to its `command`.
     fn advise(&mut self, what: impl Into<String>, command: &[&str]) {
         let partition = self.partition.map(|n| n.to_string());
@@ -310,7 +352,7 @@ impl Explained {
         let path = self.path.to_string();
         let trouble = match &self.diagnosis.mark {
             Some(mark @ Mark { opened_by: Some(_), .. }) => {
-                let steps = images::steps(mark, &path);
+                let steps = images::steps(mark, &path, "identify");
                 self.advice.extend(steps.into_iter().map(|(what, command)| Advice { what, command }));
                 match mark.way {
                     Some(DiskAccess::Unpacked(_)) => ErrorKind::NotThisFormat(String::new()),

@@ -1,6 +1,7 @@
 //! The command that mounts what `explain` has opened, with the options that opened it.
 
 use std::ffi::{OsStr, OsString};
+use std::path::Path;
 
 use claviger_engine::diagnosis::Difference;
 
@@ -41,6 +42,14 @@ pub fn command(line: &[OsString], how: Difference, more: &[OsString]) -> Option<
     let marked = volume.as_encoded_bytes().starts_with(b"-").then_some(OsStr::new("--"));
     let words = ["claviger", "mount"].into_iter().map(OsStr::new).chain(options).chain(added);
     Some(output::command(words.chain(inside.as_deref()).chain(marked).chain([volume.as_os_str()])))
+}
+
+/// The same command line for another volume.
+pub fn of_volume(line: &[OsString], volume: &Path) -> Vec<OsString> {
+    let mut line = line.to_vec();
+    let place = line.iter().position(|word| word == "--").and_then(|at| line.get_mut(at + 1));
+    place.into_iter().for_each(|place| volume.as_os_str().clone_into(place));
+    line
 }
 
 /// An option with its value, as one word.
