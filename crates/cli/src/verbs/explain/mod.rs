@@ -5,7 +5,7 @@ mod mounting;
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -92,6 +92,9 @@ struct Explained {
     /// The partition that suggested commands name.
     #[serde(skip)]
     partition: Option<u32>,
+    /// The options of suggested commands for the keyfiles that opened the volume.
+    #[serde(skip)]
+    keyfiles: Vec<OsString>,
     /// The command line.
     #[serde(skip)]
     line: Vec<OsString>,
@@ -272,6 +275,7 @@ impl Explained {
             advice: Vec::new(),
             exit_code: 0,
             partition: None,
+            keyfiles: Vec::new(),
             line: line.to_vec(),
         };
         explained.findings = looks(&explained.diagnosis);
@@ -338,11 +342,12 @@ impl Explained {
         }
     }
 
-    /// Adds advice, and the partition to its `command`.
+    /// Adds advice, and the partition and keyfiles to its `command`.
     fn advise(&mut self, what: impl Into<String>, command: &[&str]) {
         let partition = self.partition.map(|n| n.to_string());
         let partition = partition.as_deref().map(|n| ["--partition", n]);
-        let words = command.iter().copied().chain(partition.into_iter().flatten());
+        let words = command.iter().copied().chain(partition.into_iter().flatten()).map(OsStr::new);
+        let words = words.chain(self.keyfiles.iter().map(OsString::as_os_str));
         let command = (!command.is_empty()).then(|| output::command(words));
         self.advice.push(Advice { what: what.into(), command });
     }
@@ -530,6 +535,7 @@ impl Explained {
         let Match { how, target: _, unlocked } = found;
         let format = target.format;
         self.partition = target.partition.or(args.open.how.partition());
+        self.keyfiles = mounting::keyfiles(&self.line, how);
         let mut facts = None;
         match unlocked {
             Ok((known, warnings)) => {
@@ -682,8 +688,12 @@ impl Explained {
                 }
             }
             Difference::NoKeyfiles => self.advise("Omit the keyfiles:", &["claviger", "info", &path]),
-            Difference::NoPassword => self.advise("Use --no-password.", &[]),
-            Difference::WithoutKeyfile(_) => self.advise("Omit that keyfile.", &[]),
+            Difference::NoPassword => self.advise("Use no password:", &["claviger", "info", "--no-password", &path]),
+            Difference::WithoutKeyfile(n) => {
+                let name = mounting::keyfile_paths(&self.line).get(n).map(|path| path.display().to_string());
+                let what = format!("Omit the keyfile {}:", printable(&name.unwrap_or_default()));
+                self.advise(what, &["claviger", "info", &path]);
+            }
         }
         if !matches!(how, Difference::AsGiven) && args.open.password_on_stdin() {
             self.advise("A script may send other bytes than you type: compare them.", &[]);
