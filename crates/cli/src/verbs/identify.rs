@@ -6,10 +6,8 @@ use std::path::{Path, PathBuf};
 use claviger_engine::diagnosis::{self, Diagnosis, Look, Opinion};
 use claviger_engine::file_formats::efs::EFS;
 use claviger_engine::formats::partition::Candidate;
-use claviger_engine::opening;
 use claviger_engine::store::Access;
-use claviger_engine::trees::host::HostFolder;
-use claviger_engine::{FILE_FORMATS, FORMATS, FileFormat, Verdict, formats};
+use claviger_engine::{FORMATS, Verdict, formats};
 use serde::Serialize;
 
 use crate::opening::{images, remote};
@@ -120,7 +118,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 
 fn identify(path: &Path) -> claviger_engine::Result<Identified> {
     if path.is_dir() {
-        return identify_folder(path);
+        return Ok(Identified::of(path, diagnosis::look_at_folder(path)?));
     }
     let store = remote::open(path, Access::ReadOnly)?;
     let Diagnosis { size, content, mark, partitions, partition_trouble, formats, .. } =
@@ -130,21 +128,6 @@ fn identify(path: &Path) -> claviger_engine::Result<Identified> {
     let steps = mark.filter(|_| identified.format.is_none()).map(|mark| images::steps(&mark, &identified.path, "explain"));
     let partitions = (!partitions.is_empty()).then_some(partitions);
     Ok(Identified { partitions, steps: steps.unwrap_or_default(), partition_table: partition_trouble, ..identified })
-}
-
-/// Identifies a folder that may be encrypted.
-fn identify_folder(path: &Path) -> claviger_engine::Result<Identified> {
-    let tree = HostFolder::open(path, Access::ReadOnly)?;
-    let opinion = |format: &&'static dyn FileFormat| {
-        Ok(Opinion { format: format.name(), verdict: format.identify(&tree).map_err(|e| e.at(path))? })
-    };
-    let encrypting = FILE_FORMATS.iter().filter(|format| format.encrypts());
-    let mut formats = encrypting.map(opinion).collect::<claviger_engine::Result<Vec<_>>>()?;
-    if let Some(empty) = opening::format_of_empty(path) {
-        let own = formats.iter_mut().filter(|opinion| opinion.format == empty.name());
-        own.for_each(|own| own.verdict = Verdict::Yes("it is empty, and the files beside it belong to it".into()));
-    }
-    Ok(Identified::of(path, formats))
 }
 
 impl Identified {
