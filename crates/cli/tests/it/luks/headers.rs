@@ -247,9 +247,6 @@ fn hidden_headers_are_saved_and_restored_too() {
 #[test]
 fn a_new_password_is_asked_twice_and_a_restoration_is_asked_for() {
     let it = Setting::new();
-    let typed = |question: &str, text: &str| {
-        vec![json!({"expect": question}), json!({"echo": false}), json!({"send": format!("{text}\n")})]
-    };
     let pair = |second: &str| [typed("New password: ", NEW), typed("Repeat: ", second)].concat();
     let steps = |pairs: &[Vec<Value>]| json!([&[typed("Password: ", PASSWORD)], pairs].concat().concat());
     let before = it.bytes();
