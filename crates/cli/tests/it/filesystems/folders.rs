@@ -135,8 +135,12 @@ fn a_folder_is_converted_into_ecryptfs_and_out_of_it() {
 fn a_copy_without_all_names_is_no_success() {
     let folder = Folder::new();
     encrypted(&folder, "lower", &[]);
-    fs::write(folder.path("lower/a name in clear"), "of somebody else").expect("a file");
     let (lower, copy) = (folder.str("lower"), folder.str("copy"));
+    let info = || run(["info", "--password-file", &folder.password, &lower]);
+    assert!(!info().succeeds().text().contains("cannot be read"));
+    fs::write(folder.path("lower/a name in clear"), "of somebody else").expect("a file");
+    let told = info().fails(4, &[]).text();
+    assert!(told.contains("1 cannot be read"), "{told}");
     run(["convert", "--raw", "--password-file", &folder.password, &lower, &copy]).fails(4, &["keep the source"]);
     assert_eq!(fs::read(folder.path("copy/Documents/letter.txt")).expect("the rest is there"), b"dear reader");
 }
@@ -422,6 +426,20 @@ fn a_folder_is_mounted_and_nobody_else_has_it_then() {
         place.shell(&format!("set -e; test $(stat -c %s {dir}/three) = 5000; ! touch {dir}/new")).succeeds();
         place.unmount(&dir).succeeds();
     }
+}
+
+#[test]
+fn a_warning_about_what_holds_a_mounted_folder_is_said_once() {
+    let (Some(place), Some(mkfs)) = (MountSpace::root(), tools::program("mkfs.vfat")) else { return };
+    let (image, dir) = (place.folder.str("image"), place.dir("d"));
+    tools::run(Command::new(mkfs).args(["-F", "16", "-C", &image, "16384"]));
+    // The state byte of FAT16: it was not unmounted cleanly.
+    let mut bytes = fs::read(&image).expect("an image");
+    bytes[37] |= 1;
+    fs::write(&image, bytes).expect("written");
+    let mounted = place.run(["mount", "--format", "clear", "--read-only", &image, &dir]).succeeds();
+    assert_eq!(mounted.err.matches("not unmounted cleanly").count(), 1, "{}", mounted.err);
+    place.unmount(&dir).succeeds();
 }
 
 #[test]
