@@ -179,6 +179,35 @@ fn a_conversion_that_was_broken_off_goes_on() {
     assert!(!folder.path("lower.part").exists());
 }
 
+/// It may be the last copy.
+#[test]
+fn what_was_copied_before_its_source_became_unreadable_stays() {
+    let folder = Folder::new();
+    let big = encrypted(&folder, "lower", &[]);
+    let lower = folder.str("lower");
+    let convert = |more: &[&str], to: &str| {
+        run([&["convert", "--raw", "--password-file", &folder.password], more, &[&*lower, to]].concat())
+    };
+    let letter = |copy: &str| folder.path(copy).join("Documents/old letters/big.bin");
+    // All of it was copied, or a part of it.
+    let copies = [("whole", big.len()), ("part", 100)];
+    for (name, len) in copies {
+        convert(&[], &folder.str(name)).succeeds();
+        let interrupted = format!("{name}.part");
+        fs::rename(folder.path(name), folder.path(&interrupted)).expect("renamed");
+        let copy = fs::File::options().write(true).open(letter(&interrupted));
+        copy.and_then(|file| file.set_len(len as u64)).expect("cut short");
+    }
+    let source = &stored(&folder.path("lower"))[0];
+    fs::File::options().write(true).open(source).and_then(|file| file.set_len(8192 + 3 * 4096)).expect("cut short");
+    for (name, len) in copies {
+        let told = convert(&["--resume"], &folder.str(name)).fails(4, &["keep the source"]).text();
+        assert!(told.contains("big.bin (") && told.contains("the copy of the earlier run stays"), "{told}");
+        assert!(fs::read(letter(name)).expect("it stays") == big[..len], "{name}");
+        assert_eq!(fs::read(folder.path(name).join("Documents/letter.txt")).expect("a copy"), b"dear reader");
+    }
+}
+
 #[test]
 fn a_folder_inside_an_image_or_a_volume_opens_with_a_secret_of_its_own() {
     let folder = Folder::new();
