@@ -125,7 +125,8 @@ fn identify(path: &Path) -> claviger_engine::Result<Identified> {
         diagnosis::look(&store).map_err(|e| e.at(path))?;
     let begins_random = content.is_some_and(|content| content.begins == Look::Random);
     let identified = Identified { size: Some(size), begins_random, ..Identified::of(path, formats) };
-    let steps = mark.filter(|_| identified.format.is_none()).map(|mark| images::steps(&mark, &identified.path, "explain"));
+    let steps =
+        mark.filter(|_| identified.format.is_none()).map(|mark| images::steps(&mark, &identified.path, "explain"));
     let partitions = (!partitions.is_empty()).then_some(partitions);
     Ok(Identified { partitions, steps: steps.unwrap_or_default(), partition_table: partition_trouble, ..identified })
 }

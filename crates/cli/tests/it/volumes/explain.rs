@@ -136,7 +136,10 @@ fn what_opens_ends_with_the_command_that_mounts_it() {
     let with = |key| [&["explain", "--password-file", &folder.password, "--keyfile", key][..], &HINTS].concat();
     let told = run([with(&keys), vec![&*path]].concat()).succeeds().text();
     let last = told.lines().last().expect("a command").trim();
-    assert!(last.starts_with("claviger mount ") && last.contains("keys/right") && !last.contains("keys/wrong"), "{told}");
+    assert!(
+        last.starts_with("claviger mount ") && last.contains("keys/right") && !last.contains("keys/wrong"),
+        "{told}"
+    );
     assert!(told.contains("Omit the keyfile") && told.contains("keys/wrong"), "{told}");
     opens(last);
     // What did not open it is left out.

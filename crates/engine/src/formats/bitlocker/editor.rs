@@ -556,7 +556,8 @@ fn verify(store: &dyn Store, with: &Unlock<'_>) -> Result<Verified> {
     check_opening(NAME, &BITLOCKER.takes(), with)?;
     let (_, copies, damaged) = led_to(store)?;
     let (first, opened) = first_opened(copies.iter(), with)?;
-    let unproven = |vmk: &Secret| copies.iter().all(|copy| copy.validation.hash.is_some() && !unlock::proven(copy, vmk));
+    let unproven =
+        |vmk: &Secret| copies.iter().all(|copy| copy.validation.hash.is_some() && !unlock::proven(copy, vmk));
     let unproven = opened.vmk.as_ref().is_some_and(unproven);
     let mut whole = copies.iter();
     let reports = HEADER_COPIES.into_iter().enumerate().map(|(number, name)| {

@@ -69,9 +69,7 @@ fn to_repair(copies: &[(&Position, CopyReport)]) -> Option<Warning> {
             let what = "The header in front is not sound, but the backup at the end of the volume is.";
             Some(Warning::from(what).advise(Advice::RestoreEmbedded))
         }
-        (true, false) => {
-            Some(Warning::from("The backup of the header is not sound.").advise(Advice::RewriteHeader))
-        }
+        (true, false) => Some(Warning::from("The backup of the header is not sound.").advise(Advice::RewriteHeader)),
         _ => None,
     })
 }
