@@ -238,6 +238,11 @@ def test_identify_and_explain(luks, tmp_path):
     (tmp_path / "random").write_bytes(random.Random(3).randbytes(1 << 20))
     assert "VeraCrypt" in claviger.identify(tmp_path / "random")["candidates"]
     assert claviger.identify(tmp_path)["verdict"] == "no"
+    # An empty home of eCryptfs is known by the files beside it.
+    (tmp_path / ".Private").mkdir()
+    (tmp_path / ".ecryptfs").mkdir()
+    (tmp_path / ".ecryptfs/Private.sig").write_text("0123456789abcdef\n")
+    assert claviger.identify(tmp_path / ".Private")["candidates"] == ["eCryptfs"]
     told = claviger.explain(luks.path, luks.password.decode().swapcase())
     assert told["opens"]["with"] == "case" and told["opens"]["facts"]["format"] == "LUKS2"
     told = claviger.explain(luks.path, "wrong")

@@ -7,8 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use claviger_engine::diagnosis::{self, Diagnosis, Difference, SearchStep, TrialEffort, UnlockTarget};
 use claviger_engine::formats::Facts;
 use claviger_engine::store::{Access, FileStore};
-use claviger_engine::trees::host::HostFolder;
-use claviger_engine::{Error, ErrorKind, FILE_FORMATS, FileFormat, Result, Store, Unlock, Verdict};
+use claviger_engine::{Error, ErrorKind, Result, Store, Unlock, Verdict};
 use serde::Serialize;
 
 use crate::{Job, Options, Secrets, patience};
@@ -32,7 +31,7 @@ struct Folder {
 /// of it.
 ///
 /// # Errors
-/// Those of [`FileStore::open`] and [`diagnosis::look`].
+/// Those of [`FileStore::open`], [`diagnosis::look`] and [`diagnosis::look_at_folder`].
 pub fn identify(path: &Path) -> Result<String> {
     if !path.is_dir() {
         let store: Arc<dyn Store> = Arc::new(FileStore::open(path, Access::ReadOnly)?);
@@ -41,12 +40,7 @@ pub fn identify(path: &Path) -> Result<String> {
         let (verdict, candidates) = best(&seen.formats);
         return json(&Identified { verdict, candidates, seen });
     }
-    let tree = HostFolder::open(path, Access::ReadOnly)?;
-    let formats = FILE_FORMATS.iter().filter(|format| format.encrypts());
-    let opinion = |format: &&'static dyn FileFormat| {
-        Ok(diagnosis::Opinion { format: format.name(), verdict: format.identify(&tree).map_err(|e| e.at(path))? })
-    };
-    let seen = Folder { formats: formats.map(opinion).collect::<Result<_>>()? };
+    let seen = Folder { formats: diagnosis::look_at_folder(path)? };
     let (verdict, candidates) = best(&seen.formats);
     json(&Identified { verdict, candidates, seen })
 }

@@ -49,12 +49,16 @@ pub enum Advice {
     OpenTruncated,
     /// Repair the header from its intact parts.
     RepairHeader,
+    /// Restore the header in front from the backup at the end of the volume.
+    RestoreEmbedded,
     /// Restore the header from a backup.
     RestoreHeader,
     /// Resume the decryption that moves the header to a file of its own.
     ResumeDecryption,
     /// Resume the interrupted reencryption.
     ResumeReencryption,
+    /// Change the credential, which rewrites every copy of the header.
+    RewriteHeader,
     /// Use the files: an encrypted folder has no single plaintext.
     UseFiles,
 }
@@ -96,9 +100,11 @@ impl fmt::Display for Advice {
             Self::OpenReadOnly => "Open it read-only.",
             Self::OpenTruncated => "To read what is left, allow a truncated volume.",
             Self::RepairHeader => "Repair the header.",
+            Self::RestoreEmbedded => "Restore the header from the backup at the end of the volume.",
             Self::RestoreHeader => "Restore the header from a backup.",
             Self::ResumeDecryption => "Resume the decryption with the same detached header.",
             Self::ResumeReencryption => "Resume the reencryption.",
+            Self::RewriteHeader => "Change the credential: that rewrites every copy of the header.",
             Self::UseFiles => "You can list, copy or mount its files.",
         })
     }

@@ -55,15 +55,15 @@ impl Credential {
         }
     }
 
-    /// Reads a keyfile, or every keyfile of a folder. In a folder these are the regular files, except hidden ones (names with a
-    /// leading dot) and those in subfolders (TrueCrypt, user's guide, "Keyfile Search Path").
+    /// The keyfiles that a path stands for: itself, or the keyfiles of a folder, sorted by name. These are its regular files, except
+    /// hidden ones (names with a leading dot) and those in subfolders (TrueCrypt, user's guide, "Keyfile Search Path").
     ///
     /// # Errors
     /// `Io`; `Misuse` if the folder contains no keyfile.
-    pub fn keyfiles(path: &Path) -> Result<Vec<Self>> {
-        let keyfiles = || -> Result<Vec<Self>> {
+    pub fn keyfile_paths(path: &Path) -> Result<Vec<PathBuf>> {
+        let paths = || -> Result<Vec<PathBuf>> {
             if !std::fs::metadata(path)?.is_dir() {
-                return Ok(vec![Self::keyfile(path)?]);
+                return Ok(vec![path.to_owned()]);
             }
             let files = keyfiles_in(path)?;
             if files.is_empty() {
@@ -71,9 +71,17 @@ impl Credential {
                     Error::misuse("this folder contains no keyfiles").hint("Hidden files and subfolders are ignored.")
                 );
             }
-            files.iter().map(|file| Self::keyfile(file)).collect()
+            Ok(files)
         };
-        keyfiles().map_err(|e| e.at(path))
+        paths().map_err(|e| e.at(path))
+    }
+
+    /// Reads the keyfiles of [`Credential::keyfile_paths`].
+    ///
+    /// # Errors
+    /// `Io`; `Misuse` if the folder contains no keyfile.
+    pub fn keyfiles(path: &Path) -> Result<Vec<Self>> {
+        Self::keyfile_paths(path)?.iter().map(|file| Self::keyfile(file)).collect()
     }
 
     /// Reads part of a file as a keyfile: `len` bytes from `offset`, or everything from there on.

@@ -403,7 +403,7 @@ impl Opening {
 }
 
 /// The format of an empty folder of this machine, if the files beside it say that it is encrypted.
-pub fn format_of_empty(path: &Path) -> Option<&'static dyn FileFormat> {
+pub(crate) fn format_of_empty(path: &Path) -> Option<&'static dyn FileFormat> {
     let path = path.canonicalize().ok()?;
     let open = |path| HostFolder::open(path, Access::ReadOnly).ok();
     file_formats::empty_by_beside(&open(&path)?, &open(path.parent()?)?, path.file_name()?)

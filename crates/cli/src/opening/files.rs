@@ -104,13 +104,12 @@ impl InsideArgs {
         Ok(inside)
     }
 
-    /// The encrypted folder into which `path` leads.
+    /// The encrypted folder into which `path` leads. The warnings of the file system are among the folder's.
     ///
     /// # Errors
     /// `NotThisFormat` if there is none.
     pub fn folder(&self, open: &OpenArgs, opened: Opened, path: &OsStr) -> anyhow::Result<OpenFolder> {
         let outer = self.outer(open, opened)?;
-        outer.tree.warnings().iter().for_each(|w| output::warn(w));
         let folder = open.open_inner_folder(&outer.tree, path, outer.in_clear, true)?;
         let none = || Error::new(ErrorKind::NotThisFormat(format!("{} is not in an encrypted folder", shown(path))));
         Ok(folder.ok_or_else(|| none().at(&open.path))?)

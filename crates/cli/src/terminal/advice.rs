@@ -39,9 +39,11 @@ pub fn say(advice: &Advice) -> String {
         Advice::OpenReadOnly => "You may not write to it. To only read it, add --read-only to `mount` or `serve`.",
         Advice::OpenTruncated => "To read what is left, add --truncated.",
         Advice::RepairHeader => "To repair it: `claviger header repair`.",
+        Advice::RestoreEmbedded => "To restore it from there: `claviger header restore --embedded`.",
         Advice::RestoreHeader => "To restore the header from a backup: `claviger header restore`.",
         Advice::ResumeDecryption => "To resume: `claviger reencrypt --decrypt` with the same --header.",
         Advice::ResumeReencryption => "To resume: `claviger reencrypt --resume`.",
+        Advice::RewriteHeader => "To rewrite it: `claviger change`.",
         Advice::UseFiles => "Use `claviger ls`, `claviger cp` or `claviger mount` for its files.",
         // The engine's own text is better for the others, and for new ones that this program does not know.
         other => return other.to_string(),
@@ -98,9 +100,11 @@ mod tests {
         Advice::OpenReadOnly,
         Advice::OpenTruncated,
         Advice::RepairHeader,
+        Advice::RestoreEmbedded,
         Advice::RestoreHeader,
         Advice::ResumeDecryption,
         Advice::ResumeReencryption,
+        Advice::RewriteHeader,
         Advice::UseFiles,
     ];
 

@@ -6,10 +6,8 @@ use std::path::{Path, PathBuf};
 use claviger_engine::diagnosis::{self, Diagnosis, Look, Opinion};
 use claviger_engine::file_formats::efs::EFS;
 use claviger_engine::formats::partition::Candidate;
-use claviger_engine::opening;
 use claviger_engine::store::Access;
-use claviger_engine::trees::host::HostFolder;
-use claviger_engine::{FILE_FORMATS, FORMATS, FileFormat, Verdict};
+use claviger_engine::{FORMATS, FileFormat, Verdict, formats};
 use serde::Serialize;
 
 use crate::opening::{images, remote};
@@ -119,33 +117,17 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 
 fn identify(path: &Path) -> claviger_engine::Result<Identified> {
     if path.is_dir() {
-        return identify_folder(path);
+        return Ok(Identified::of(path, diagnosis::look_at_folder(path)?));
     }
     let store = remote::open(path, Access::ReadOnly)?;
     let Diagnosis { size, content, mark, partitions, partition_trouble, formats, .. } =
         diagnosis::look(&store).map_err(|e| e.at(path))?;
     let begins_random = content.is_some_and(|content| content.begins == Look::Random);
     let identified = Identified { size: Some(size), begins_random, ..Identified::of(path, formats) };
-    let steps = mark.filter(|_| identified.format.is_none()).map(|mark| images::steps(&mark, &identified.path));
+    let steps =
+        mark.filter(|_| identified.format.is_none()).map(|mark| images::steps(&mark, &identified.path, "explain"));
     let partitions = (!partitions.is_empty()).then_some(partitions);
     Ok(Identified { partitions, steps: steps.unwrap_or_default(), partition_table: partition_trouble, ..identified })
-}
-
-/// Identifies a folder that may be encrypted.
-fn identify_folder(path: &Path) -> claviger_engine::Result<Identified> {
-    let tree = HostFolder::open(path, Access::ReadOnly)?;
-    let opinion = |format: &&'static dyn FileFormat| {
-        Ok(Opinion { format: format.name(), verdict: format.identify(&tree).map_err(|e| e.at(path))? })
-    };
-    let encrypting = FILE_FORMATS.iter().filter(|format| format.encrypts());
-    let mut formats = encrypting.map(opinion).collect::<claviger_engine::Result<Vec<_>>>()?;
-    if let Some(empty) = opening::format_of_empty(path) {
-        let own = formats.iter_mut().filter(|opinion| opinion.format == empty.name());
-        own.for_each(|own| {
-            own.verdict = Verdict::Yes(vec!["it is empty, and the files beside it belong to it".into()])
-        });
-    }
-    Ok(Identified::of(path, formats))
 }
 
 impl Identified {
@@ -195,8 +177,9 @@ impl Report for Vec<Identified> {
             let (without_header, others): (Vec<_>, Vec<_>) = file.formats.iter().partition(headerless);
             // That a local folder is not on an NTFS is obvious.
             let news = |o: &&Reasoned| !(o.format == EFS.name() && o.verdict == "no");
-            for (why, formats) in by_reason(others.into_iter().filter(news)) {
-                writeln!(out, "  {}: {why}", formats.join(", "))?;
+            let told = others.into_iter().filter(news);
+            for reason in formats::by_reason(told.flat_map(|o| o.why.iter().map(|why| (o.format, &**why)))) {
+                writeln!(out, "  {reason}")?;
             }
             if file.could_be_headerless() {
                 let names: Vec<_> = without_header.iter().map(|o| o.format).collect();
@@ -219,20 +202,6 @@ impl Report for Vec<Identified> {
     fn json(&self) -> serde_json::Result<String> {
         output::json_list(self)
     }
-}
-
-/// Each reason once, with the formats that have it.
-fn by_reason<'a>(opinions: impl Iterator<Item = &'a Reasoned>) -> Vec<(&'a str, Vec<&'static str>)> {
-    let mut all: Vec<(&str, Vec<&str>)> = Vec::new();
-    for opinion in opinions {
-        for why in &opinion.why {
-            match all.iter_mut().find(|(known, _)| known == why) {
-                Some((_, formats)) => formats.push(opinion.format),
-                None => all.push((why, vec![opinion.format])),
-            }
-        }
-    }
-    all
 }
 
 /// A partition as a line: `partition 2 "data", 1 GiB, Linux: possibly TrueCrypt (--partition 2)`.

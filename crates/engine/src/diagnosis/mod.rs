@@ -9,17 +9,21 @@ pub mod observer;
 mod search;
 
 use std::ops::Range;
+use std::path::Path;
 use std::sync::Arc;
 
 use serde::Serialize;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::file_formats::{FILE_FORMATS, FileFormat};
 pub use crate::filesystems::magic::DiskAccess;
 use crate::filesystems::{self, Filesystem, magic};
 use crate::formats::partition::{self, Candidate};
 use crate::formats::{self, FORMATS, Format, Header, Verdict};
+use crate::opening;
 use crate::partitions;
-use crate::store::{SliceStore, Store};
+use crate::store::{Access, SliceStore, Store};
+use crate::trees::host::HostFolder;
 pub use content::{Content, Look};
 pub use forms::{Change, Form, forms};
 pub use keeping::worth_keeping;
@@ -133,6 +137,23 @@ pub fn look(store: &Arc<dyn Store>) -> Result<Diagnosis> {
         remains,
         lost_partitions: Vec::new(),
     })
+}
+
+/// Examines a folder of this machine: the verdict of each file format that encrypts.
+///
+/// # Errors
+/// `Io`.
+pub fn look_at_folder(path: &Path) -> Result<Vec<Opinion>> {
+    let tree = HostFolder::open(path, Access::ReadOnly)?;
+    let empty = opening::format_of_empty(path).map(FileFormat::name);
+    let verdict = |format: &dyn FileFormat| match empty {
+        Some(name) if name == format.name() => {
+            Ok(Verdict::Yes(vec!["it is empty, and the files beside it belong to it".to_owned()]))
+        }
+        _ => format.identify(&tree).map_err(|e| e.at(path)),
+    };
+    let formats = FILE_FORMATS.iter().filter(|format| format.encrypts());
+    formats.map(|format| Ok(Opinion { format: format.name(), verdict: verdict(*format)? })).collect()
 }
 
 /// Whether its beginning is neither random-looking nor identified as encrypted or compressed.

@@ -29,7 +29,7 @@ pub fn open(store: &Arc<dyn Store>, name: Option<&str>) -> Result<(&'static dyn 
         match format.identify(&**store)? {
             Verdict::Yes(_) => return Ok((format, format.open(store)?)),
             Verdict::Possible(_) => possible.push(format),
-            Verdict::No(why) => reasons.push(format!("{}: {}", format.name(), why.join("; "))),
+            Verdict::No(why) => reasons.push((format.name(), why)),
         }
     }
     if possible.is_empty() {
@@ -37,16 +37,31 @@ pub fn open(store: &Arc<dyn Store>, name: Option<&str>) -> Result<(&'static dyn 
         store.read_at(0, &mut start)?;
         // What the store is says more than what it is not.
         let why = match magic::known(&start) {
-            _ if store.is_empty() => "it is empty".to_owned(),
-            Some(what) => format!("it holds {what}"),
-            None => reasons.join("; "),
+            _ if store.is_empty() => " (it is empty)".to_owned(),
+            Some(what) => format!(" (it holds {what})"),
+            None => {
+                let reasons = by_reason(reasons.iter().flat_map(|(format, why)| why.iter().map(|why| (*format, &**why))));
+                reasons.iter().map(|reason| format!("\n  {reason}")).collect()
+            }
         };
-        let what = ErrorKind::NotThisFormat(format!("not an encrypted volume ({why})"));
+        let what = ErrorKind::NotThisFormat(format!("not an encrypted volume{why}"));
         return Err(Error::new(what)
             .hint("If its beginning was overwritten, a backup header may still open it.")
             .advise(Advice::NameFormat));
     }
     all_of(store, &possible)
+}
+
+/// Each reason once, after the formats that have it: `LUKS1, LUKS2: no LUKS signature at the start`.
+pub fn by_reason<'a>(reasons: impl IntoIterator<Item = (&'static str, &'a str)>) -> Vec<String> {
+    let mut all: Vec<(&str, Vec<&str>)> = Vec::new();
+    for (format, why) in reasons {
+        match all.iter_mut().find(|(known, _)| *known == why) {
+            Some((_, formats)) => formats.push(format),
+            None => all.push((why, vec![format])),
+        }
+    }
+    all.into_iter().map(|(why, formats)| format!("{}: {why}", formats.join(", "))).collect()
 }
 
 /// Like [`open`] for a volume whose beginning may be overwritten: uses every format that finds a possible header, wherever that

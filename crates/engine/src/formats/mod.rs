@@ -37,7 +37,7 @@ use creator::stored_behind;
 pub use creator::{Choices, Creator, HiddenRoom, creator_of};
 pub use editor::HeaderEditor;
 pub use facts::{Facts, Pbkdf2Facts, WhichHeader};
-pub use find::{by_name, named, open, open_by_backup, same_name};
+pub use find::{by_name, by_reason, named, open, open_by_backup, same_name};
 pub use format::Format;
 use header::wiped;
 pub use header::{Header, KeyMark, Unlocked};

@@ -31,7 +31,7 @@ pub struct CopyProgress {
 
 /// Copies all of `from` into `to`: files, folders, symbolic and hard links and special files, with permissions, owners, times and
 /// extended attributes where `to` supports them. A file of `to` with equal contents stays as it is; any other file is replaced.
-/// `each` is called after each file, and its error ends the copy.
+/// A copy whose original can no longer be read stays. `each` is called after each file, and its error ends the copy.
 ///
 /// Whatever cannot be read, or cannot exist in `to`, is reported to `left` and skipped. An error from `left` ends the copy.
 ///
@@ -158,7 +158,7 @@ impl<'a> Copying<'a> {
         if let Some(first) = self.links.get(&of.number).filter(|_| of.links > 1) {
             return self.one_more_name(first, to, name).map_err(of_copy);
         }
-        let made = match (self.kept(source, of, to, name).map_err(of_copy)?, of.kind) {
+        let made = match (self.kept(source, of, to, name)?, of.kind) {
             (Some(kept), _) => kept,
             (None, NodeKind::File) => self.file(source, of, to, name)?,
             (None, NodeKind::Link) => {
@@ -203,20 +203,30 @@ impl<'a> Copying<'a> {
         Ok(())
     }
 
-    /// Keeps what an earlier run copied if it is equal, and removes anything else.
-    fn kept(&self, source: Node, of: &Attributes, to: Node, name: &OsStr) -> io::Result<Option<HeldNode<&'a Whole>>> {
+    /// Keeps what an earlier run copied if it is equal, and removes anything else, unless the source can no longer be read.
+    fn kept(&self, source: Node, of: &Attributes, to: Node, name: &OsStr) -> Copied<Option<HeldNode<&'a Whole>>> {
         let there = match HeldNode::lookup(self.to, to, name) {
             Ok(there) => there,
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(e) => return Err(e),
+            Err(e) => return Err(of_copy(e)),
         };
-        let has = self.to.attributes(there.node())?;
+        let has = self.to.attributes(there.node()).map_err(of_copy)?;
         // A file that cannot be read is the remains of an interrupted copy.
         if same_leaf(self.from, source, of, self.to, there.node(), &has).unwrap_or(false) {
             return Ok(Some(there));
         }
         drop(there);
-        self.to.remove(to, name).map(|()| None)
+        self.read_all(source, of).map_err(|e| Trouble::One(earlier_stays(e)))?;
+        self.to.remove(to, name).map(|()| None).map_err(of_copy)
+    }
+
+    /// Reads a node whose copy will be replaced: that may be the only copy left.
+    fn read_all(&self, source: Node, of: &Attributes) -> io::Result<()> {
+        match of.kind {
+            NodeKind::File => pieces(self.from, source, of.size, |_, _| io::Result::Ok(true)).map(drop),
+            NodeKind::Link => self.from.link_target(source).map(drop),
+            NodeKind::Folder | NodeKind::Special => Ok(()),
+        }
     }
 
     fn file(&self, source: Node, of: &Attributes, to: Node, name: &OsStr) -> Copied<HeldNode<&'a Whole>> {
@@ -268,6 +278,21 @@ impl<'a> Copying<'a> {
         }
         Ok(())
     }
+}
+
+/// Adds to the reason why a node cannot be read that its earlier copy stays.
+fn earlier_stays(error: io::Error) -> io::Error {
+    const STAYS: &str = "; the copy of the earlier run stays";
+    let mut error = Error::from(error);
+    match &mut error.kind {
+        ErrorKind::Io(e) => *e = io::Error::new(e.kind(), format!("{e}{STAYS}")),
+        ErrorKind::Malformed { what, .. }
+        | ErrorKind::Unsupported { what }
+        | ErrorKind::NotThisFormat(what)
+        | ErrorKind::WrongCredential(what) => what.push_str(STAYS),
+        _ => {}
+    }
+    error.into()
 }
 
 /// Ignores an operation that the file system does not support.

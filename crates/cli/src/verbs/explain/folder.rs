@@ -5,10 +5,9 @@ use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
 use std::path::Path;
 
-use claviger_engine::diagnosis::{self, Difference, Search, TrialEffort};
-use claviger_engine::file_formats::{Beside, FILE_FORMATS, FolderSurvey, Problem, Stacked};
+use claviger_engine::diagnosis::{self, Difference, Opinion, Search, TrialEffort};
+use claviger_engine::file_formats::{Beside, FolderSurvey, Problem, Stacked};
 use claviger_engine::store::Access;
-use claviger_engine::trees::host::HostFolder;
 use claviger_engine::{Error, ErrorKind, Unlock, Verdict};
 use serde::Serialize;
 
@@ -93,11 +92,9 @@ impl Explained {
             self.say("No encrypted folder is on that path.");
             return Ok(());
         }
-        let tree = HostFolder::open(path, Access::ReadOnly)?;
-        for format in FILE_FORMATS.iter().filter(|format| format.encrypts()) {
-            if let Verdict::No(why) | Verdict::Possible(why) = format.identify(&tree)? {
-                self.say(format!("As {}: {}.", format.name(), why.join("; ")));
-            }
+        for Opinion { format, verdict } in diagnosis::look_at_folder(path)? {
+            let (Verdict::No(why) | Verdict::Possible(why) | Verdict::Yes(why)) = verdict;
+            self.say(format!("As {format}: {}.", why.join("; ")));
         }
         // A home, or the folder where the plaintext is mounted.
         let private = [path.join(".Private"), path.parent().unwrap_or(path).join(".Private")];

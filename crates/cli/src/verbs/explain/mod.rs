@@ -5,8 +5,9 @@ mod mounting;
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -41,8 +42,10 @@ use crate::terminal::{advice, cancel, size};
 /// Formats such as TrueCrypt and VeraCrypt have no signature: a wrong password and a file of random bytes look the
 /// same. LUKS has a signature.
 ///
+/// For an image of a virtual disk (qcow2, VMDK, VHDX …), it examines the disk in it, through qemu-nbd.
+///
 /// For an encrypted folder, it shows the keys of its files, damaged and missing files, and if the password opens it.
-#[derive(clap::Args)]
+#[derive(clap::Args, Clone)]
 #[command(after_help = "Examples:
   claviger explain old.tc
   claviger explain --without-password /dev/sdb
@@ -89,6 +92,9 @@ struct Explained {
     /// The partition that suggested commands name.
     #[serde(skip)]
     partition: Option<u32>,
+    /// The options of suggested commands for the keyfiles that opened the volume.
+    #[serde(skip)]
+    keyfiles: Vec<OsString>,
     /// The command line.
     #[serde(skip)]
     line: Vec<OsString>,
@@ -127,33 +133,12 @@ pub fn run(args: &Args, line: &[OsString]) -> anyhow::Result<()> {
     }
     cancel::install()?;
     let path = &args.open.path;
-    let at = |e: Error| e.at(path);
     let store = args.open.raw(Access::ReadOnly)?;
-    let mut diagnosis = diagnosis::look(&store).map_err(at)?;
-    diagnosis.find_lost_partitions(&store).map_err(at)?;
-    let targets = diagnosis.targets(&store, args.open.format()).map_err(at)?;
-    let mut explained = Explained::new(args, line, diagnosis);
-    let lost = args.open.format().is_none() && !explained.diagnosis.lost_partitions.is_empty();
-    if lost {
-        explained.exit_code = explained.partition_is_lost();
-    } else if targets.is_empty() {
-        explained.exit_code = match explained.diagnosis.damage(&store) {
-            Some(error) => {
-                let marked = explained.diagnosis.marked();
-                explained.damaged(error, &marked)
-            }
-            None => explained.without_candidates(),
-        };
-    } else if args.without_password {
-        explained.is_damaged_in_part(&targets);
-        explained.needs_password(&targets);
-    } else if let Some(error) = all_take_too_long(args, &targets) {
-        explained.nothing_opens(&targets, Some(error));
-    } else {
-        let credentials = args.open.read_credentials().map_err(with_less)?;
-        let search = try_all(args, &targets, &credentials).map_err(at)?;
-        explained.searched(args, &store, &targets, search).map_err(at)?;
-    }
+    let diagnosis = diagnosis::look(&store).map_err(|e| e.at(path))?;
+    let explained = match diagnosis.mark.as_ref().and_then(|mark| images::disk_in(mark, path)) {
+        Some(disk) => Explained::disk(args, line, diagnosis, disk)?,
+        None => Explained::volume(args, line, &store, diagnosis)?,
+    };
     output::print(&explained, args.json)?;
     if explained.exit_code == 0 { Ok(()) } else { Err(Silent(explained.exit_code).into()) }
 }
@@ -290,17 +275,79 @@ impl Explained {
             advice: Vec::new(),
             exit_code: 0,
             partition: None,
+            keyfiles: Vec::new(),
             line: line.to_vec(),
         };
         explained.findings = looks(&explained.diagnosis);
         explained
     }
 
-    /// Adds advice, and the partition to its `command`.
+    /// Explains the volume, or disk with volumes, in `store`.
+    fn volume(
+        args: &Args,
+        line: &[OsString],
+        store: &Arc<dyn Store>,
+        mut diagnosis: Diagnosis,
+    ) -> anyhow::Result<Self> {
+        let at = |e: Error| e.at(&args.open.path);
+        diagnosis.find_lost_partitions(store).map_err(at)?;
+        let targets = diagnosis.targets(store, args.open.format()).map_err(at)?;
+        let mut explained = Self::new(args, line, diagnosis);
+        let lost = args.open.format().is_none() && !explained.diagnosis.lost_partitions.is_empty();
+        if lost {
+            explained.exit_code = explained.partition_is_lost();
+        } else if targets.is_empty() {
+            explained.exit_code = match explained.diagnosis.damage(store) {
+                Some(error) => {
+                    let marked = explained.diagnosis.marked();
+                    explained.damaged(error, &marked)
+                }
+                None => explained.without_candidates(),
+            };
+        } else if args.without_password {
+            explained.is_damaged_in_part(&targets);
+            explained.needs_password(&targets);
+        } else if let Some(error) = all_take_too_long(args, &targets) {
+            explained.nothing_opens(&targets, Some(error));
+        } else {
+            let credentials = args.open.read_credentials().map_err(with_less)?;
+            let search = try_all(args, &targets, &credentials).map_err(at)?;
+            explained.searched(args, store, &targets, search).map_err(at)?;
+        }
+        Ok(explained)
+    }
+
+    /// Explains the `disk` in an image: the image itself is all right. `diagnosis` is that of the image.
+    fn disk(image: &Args, line: &[OsString], diagnosis: Diagnosis, disk: PathBuf) -> anyhow::Result<Self> {
+        let args = Args { open: OpenArgs { path: disk, ..image.open.clone() }, ..image.clone() };
+        match args.open.raw(Access::ReadOnly) {
+            Ok(store) => {
+                let inside = diagnosis::look(&store).map_err(|e| e.at(&args.open.path))?;
+                let line = mounting::of_volume(line, &args.open.path);
+                let mut explained = Self::volume(&args, &line, &store, inside)?;
+                let what = diagnosis.mark.map(|mark| mark.what).unwrap_or_default();
+                explained.findings.insert(0, format!("The file is {what}. This is about the disk in it."));
+                Ok(explained)
+            }
+            Err(error) => {
+                let mut explained = Self::new(image, line, diagnosis);
+                explained.without_candidates();
+                explained.exit_code = exit::number_of(&error.kind);
+                if let Some(hint) = error.to_try(advice::say) {
+                    explained.advise(hint, &[]);
+                }
+                explained.findings.push(format!("The disk in it does not open: {}.", error.kind));
+                Ok(explained)
+            }
+        }
+    }
+
+    /// Adds advice, and the partition and keyfiles to its `command`.
     fn advise(&mut self, what: impl Into<String>, command: &[&str]) {
         let partition = self.partition.map(|n| n.to_string());
         let partition = partition.as_deref().map(|n| ["--partition", n]);
-        let words = command.iter().copied().chain(partition.into_iter().flatten());
+        let words = command.iter().copied().chain(partition.into_iter().flatten()).map(OsStr::new);
+        let words = words.chain(self.keyfiles.iter().map(OsString::as_os_str));
         let command = (!command.is_empty()).then(|| output::command(words));
         self.advice.push(Advice { what: what.into(), command });
     }
@@ -310,7 +357,7 @@ impl Explained {
         let path = self.path.to_string();
         let trouble = match &self.diagnosis.mark {
             Some(mark @ Mark { opened_by: Some(_), .. }) => {
-                let steps = images::steps(mark, &path);
+                let steps = images::steps(mark, &path, "identify");
                 self.advice.extend(steps.into_iter().map(|(what, command)| Advice { what, command }));
                 match mark.way {
                     Some(DiskAccess::Unpacked(_)) => ErrorKind::NotThisFormat(String::new()),
@@ -488,6 +535,7 @@ impl Explained {
         let Match { how, target: _, unlocked } = found;
         let format = target.format;
         self.partition = target.partition.or(args.open.how.partition());
+        self.keyfiles = mounting::keyfiles(&self.line, how);
         let mut facts = None;
         match unlocked {
             Ok((known, warnings)) => {
@@ -640,8 +688,12 @@ impl Explained {
                 }
             }
             Difference::NoKeyfiles => self.advise("Omit the keyfiles:", &["claviger", "info", &path]),
-            Difference::NoPassword => self.advise("Use --no-password.", &[]),
-            Difference::WithoutKeyfile(_) => self.advise("Omit that keyfile.", &[]),
+            Difference::NoPassword => self.advise("Use no password:", &["claviger", "info", "--no-password", &path]),
+            Difference::WithoutKeyfile(n) => {
+                let name = mounting::keyfile_paths(&self.line).get(n).map(|path| path.display().to_string());
+                let what = format!("Omit the keyfile {}:", printable(&name.unwrap_or_default()));
+                self.advise(what, &["claviger", "info", &path]);
+            }
         }
         if !matches!(how, Difference::AsGiven) && args.open.password_on_stdin() {
             self.advise("A script may send other bytes than you type: compare them.", &[]);

@@ -1,7 +1,10 @@
 //! The command that mounts what `explain` has opened, with the options that opened it.
 
 use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 
+use claviger_engine::Credential;
 use claviger_engine::diagnosis::Difference;
 
 use crate::terminal::output;
@@ -16,18 +19,18 @@ const KEYFILES: &[&str] = &["--keyfile", "--keyfile-offset", "--keyfile-size"];
 
 const PASSWORD: &[&str] = &["--password-file", "--no-password"];
 
-/// The command. `line` is the parsed command line of `explain`, and `more` are options that it lacks. `None` if the options cannot
-/// say what opened it: all keyfiles of a folder but one.
+/// The command. `line` is the parsed command line of `explain`, and `more` are options that it lacks. `None` if the line names no
+/// volume.
 pub fn command(line: &[OsString], how: Difference, more: &[OsString]) -> Option<String> {
     let (options, places) = line.split_at(line.iter().position(|word| word == "--").unwrap_or(line.len()));
-    let (dropped, added): (&[&[&str]], &[&str]) = match how {
-        Difference::AsGiven => (&[], &[]),
-        Difference::WithoutHints => (&[HINTS], &[]),
-        Difference::Password(_) => (&[PASSWORD], &[]),
-        Difference::Nothing => (&[PASSWORD, KEYFILES], &[]),
-        Difference::NoKeyfiles => (&[KEYFILES], &[]),
-        Difference::NoPassword => (&[PASSWORD], &["--no-password"]),
-        Difference::WithoutKeyfile(_) => return None,
+    let (dropped, added): (&[&[&str]], _) = match how {
+        Difference::AsGiven => (&[], Vec::new()),
+        Difference::WithoutHints => (&[HINTS], Vec::new()),
+        Difference::Password(_) => (&[PASSWORD], Vec::new()),
+        Difference::Nothing => (&[PASSWORD, KEYFILES], Vec::new()),
+        Difference::NoKeyfiles => (&[KEYFILES], Vec::new()),
+        Difference::NoPassword => (&[PASSWORD], vec!["--no-password".into()]),
+        Difference::WithoutKeyfile(_) => (&[KEYFILES], keyfiles(line, how)),
     };
     let named_twice = |name: &OsStr| more.iter().any(|word| option(word) == name);
     let stays = |word: &&OsString| {
@@ -36,11 +39,41 @@ pub fn command(line: &[OsString], how: Difference, more: &[OsString]) -> Option<
         !is(OWN) && !dropped.iter().any(|names| is(names)) && *word != "--password-file=-" && !named_twice(name)
     };
     let options = options.iter().skip(2).filter(stays).map(OsString::as_os_str);
-    let added = added.iter().map(OsStr::new).chain(more.iter().map(OsString::as_os_str));
+    let added = added.iter().chain(more).map(OsString::as_os_str);
     let (volume, inside) = (places.get(1)?, places.get(2).map(|path| joined("--folder", path)));
     let marked = volume.as_encoded_bytes().starts_with(b"-").then_some(OsStr::new("--"));
     let words = ["claviger", "mount"].into_iter().map(OsStr::new).chain(options).chain(added);
     Some(output::command(words.chain(inside.as_deref()).chain(marked).chain([volume.as_os_str()])))
+}
+
+/// The options for the keyfiles that opened it.
+pub fn keyfiles(line: &[OsString], how: Difference) -> Vec<OsString> {
+    match how {
+        Difference::NoKeyfiles | Difference::Nothing => Vec::new(),
+        Difference::WithoutKeyfile(n) => {
+            let all = keyfile_paths(line).into_iter().enumerate();
+            all.filter(|(number, _)| *number != n).map(|(_, path)| joined("--keyfile", path)).collect()
+        }
+        _ => options(line).filter(|word| KEYFILES.iter().any(|name| option(word) == *name)).cloned().collect(),
+    }
+}
+
+/// The keyfiles that the command line gives, in the order in which they are read.
+pub fn keyfile_paths(line: &[OsString]) -> Vec<PathBuf> {
+    let given = options(line).filter(|word| option(word) == "--keyfile");
+    given.flat_map(|word| Credential::keyfile_paths(value(word)).unwrap_or_else(|_| vec![value(word).into()])).collect()
+}
+
+fn options(line: &[OsString]) -> impl Iterator<Item = &OsString> {
+    line.iter().take_while(|word| *word != "--")
+}
+
+/// The same command line for another volume.
+pub fn of_volume(line: &[OsString], volume: &Path) -> Vec<OsString> {
+    let mut line = line.to_vec();
+    let place = line.iter().position(|word| word == "--").and_then(|at| line.get_mut(at + 1));
+    place.into_iter().for_each(|place| volume.as_os_str().clone_into(place));
+    line
 }
 
 /// An option with its value, as one word.
@@ -50,10 +83,15 @@ pub fn joined(name: &str, value: impl AsRef<OsStr>) -> OsString {
 
 /// The name of the option in a word.
 pub fn option(word: &OsStr) -> &OsStr {
-    let bytes = word.as_encoded_bytes();
-    let end = bytes.iter().position(|byte| *byte == b'=').unwrap_or(bytes.len());
-    // Everything in front of an ASCII character is a whole string.
-    word.to_str().map_or(word, |text| OsStr::new(&text[..end]))
+    let bytes = word.as_bytes();
+    OsStr::from_bytes(bytes.split(|byte| *byte == b'=').next().unwrap_or(bytes))
+}
+
+/// The value of the option in a word.
+fn value(word: &OsStr) -> &Path {
+    let bytes = word.as_bytes();
+    let end = option(word).len();
+    Path::new(OsStr::from_bytes(bytes.get(end + 1..).unwrap_or_default()))
 }
 
 #[cfg(test)]
@@ -77,7 +115,9 @@ mod tests {
         ] {
             assert_eq!(of(line, how, &[]), Some(format!("claviger mount {wanted}")));
         }
-        assert_eq!(of(line, Difference::WithoutKeyfile(0), &[]), None);
+        let two = "claviger explain --keyfile=k --keyfile=l=m --no-password -- v";
+        let one = of(two, Difference::WithoutKeyfile(0), &[]);
+        assert_eq!(one.as_deref(), Some("claviger mount --no-password --keyfile=l=m v"));
         let named = of(line, Difference::Nothing, &["--partition=2"]);
         assert_eq!(named.as_deref(), Some("claviger mount --pim=3 --hash=x --partition=2 v"));
     }

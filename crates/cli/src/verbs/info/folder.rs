@@ -12,6 +12,7 @@ use serde::Serialize;
 
 use crate::opening::OpenArgs;
 use crate::opening::files::{self, Inside, InsideArgs};
+use crate::terminal::exit::Silent;
 use crate::terminal::file_name::FileName;
 use crate::terminal::output::{self, Report};
 use crate::terminal::size;
@@ -66,7 +67,10 @@ pub fn run(open: &OpenArgs, inside: Option<&OsStr>, json: bool) -> anyhow::Resul
     let warnings = claviger_engine::trees::Tree::warnings(&tree);
     warnings.iter().for_each(|w| output::warn(w));
     let signatures = tree.signatures();
-    output::print(&FolderInfo { path, format: format.name(), signatures, survey, beside, warnings }, json)
+    // Files for another key are no damage.
+    let damaged = survey.problems.iter().any(|problem| !problem.other_key);
+    output::print(&FolderInfo { path, format: format.name(), signatures, survey, beside, warnings }, json)?;
+    if damaged { Err(Silent::damaged().into()) } else { Ok(()) }
 }
 
 /// Shows a file in an open folder, or what is known about it without its key.

@@ -5,9 +5,9 @@ mod folder;
 use std::ffi::OsString;
 use std::io::{self, Write};
 
+use claviger_engine::Unlock;
 use claviger_engine::formats::{AreaReport, CopyReport, CopyState, Verified};
 use claviger_engine::store::Access;
-use claviger_engine::{Advice, Unlock};
 use serde::Serialize;
 
 use crate::opening::{OpenArgs, files};
@@ -64,9 +64,6 @@ struct Checked {
     areas: Vec<AreaReport>,
     damaged: bool,
     warnings: Vec<String>,
-    /// Whether a warning already says how to repair the header.
-    #[serde(skip)]
-    repair_advised: bool,
 }
 
 pub fn run(args: &Args) -> anyhow::Result<()> {
@@ -84,15 +81,14 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     bar.clear();
     let Verified { format, copies, areas, damaged, warnings, .. } = verified;
     let path = FileName::path(editing.path());
-    let repair_advised = warnings.iter().any(|warning| warning.advice == Some(Advice::RepairHeader));
     let warnings = advice::texts(&warnings);
-    output::print(&Checked { path, format, copies, areas, damaged, warnings, repair_advised }, args.json)?;
+    output::print(&Checked { path, format, copies, areas, damaged, warnings }, args.json)?;
     if damaged { Err(Silent::damaged().into()) } else { Ok(()) }
 }
 
 impl Report for Checked {
     fn text(&self, out: &mut dyn Write) -> io::Result<()> {
-        let Self { path, format, copies, areas, damaged, warnings, repair_advised } = self;
+        let Self { path, format, copies, areas, damaged, warnings } = self;
         writeln!(out, "{}: {format}", output::printable(path))?;
         for copy in copies {
             let state = match &copy.state {
@@ -116,14 +112,6 @@ impl Report for Checked {
         for warning in warnings {
             writeln!(out, "{warning}")?;
         }
-        let end = match damaged {
-            true if *repair_advised => "Damaged.",
-            true => {
-                "Damaged. To repair the header in front from the backup at the end: `claviger header restore \
-                 --embedded`. To rewrite a damaged backup: `claviger change`."
-            }
-            false => "All headers are sound.",
-        };
-        writeln!(out, "{end}")
+        writeln!(out, "{}", if *damaged { "Damaged." } else { "All headers are sound." })
     }
 }

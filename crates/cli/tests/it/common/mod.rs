@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 
 use claviger_testkit::{terminal, tools};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 pub const PASSWORD: &str = "open sesame, Claviger!";
 
@@ -242,6 +242,16 @@ impl Drop for Tmpfs {
     fn drop(&mut self) {
         let _ = Command::new("umount").arg("-l").arg(self.path()).status();
     }
+}
+
+/// What is typed at a question without echo.
+pub fn typed(question: &str, text: &str) -> Vec<Value> {
+    vec![json!({"expect": question}), json!({"echo": false}), json!({"send": format!("{text}\n")})]
+}
+
+/// The same, for several answers.
+pub fn all(question: &str, texts: &[&str]) -> Vec<Value> {
+    texts.iter().flat_map(|text| typed(question, text)).collect()
 }
 
 /// Runs the program on a terminal of its own, where `steps` are played. Output, exit code, and whether the terminal echoes.

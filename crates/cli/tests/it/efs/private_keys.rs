@@ -10,6 +10,7 @@ use crate::common::*;
 use claviger_testkit::dpapi::{Account, Era, Key, Kind, Profile};
 use claviger_testkit::efs::{self, Cipher, Identity, info, put};
 use claviger_testkit::{random::Random, tools};
+use serde_json::json;
 
 const WINDOWS_PASSWORD: &str = "the Windows password";
 
@@ -153,6 +154,34 @@ fn what_does_not_open_says_why() {
     // A volume has no use for it.
     let volume = disk.folder.volume("volume", "1M", &[]);
     run(["serve", "--certificate", &pfx, &volume]).fails(1, &["encrypted folder"]);
+}
+
+#[test]
+fn a_wrong_password_of_a_private_key_is_asked_for_again() {
+    let Some(disk) = Disk::new() else { return };
+    let (pfx, copied) = (disk.me.pfx().display().to_string(), disk.str("copied"));
+    for (n, (how, question, password)) in [
+        (["--certificate", &pfx], format!("Password of {pfx}: "), efs::PASSWORD),
+        (["--windows-profile", ":/Users/me"], "Windows password of me: ".to_owned(), WINDOWS_PASSWORD),
+        (["--windows-profile", &copied], "Windows password of copied: ".to_owned(), WINDOWS_PASSWORD),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let out = disk.str(&format!("out {n}"));
+        let cp = ["cp", how[0], how[1], &disk.image, ":/Users/me/Documents/secret.docx", &out];
+        let Some((output, code, _)) = on_terminal(json!(all(&question, &["wrong", "as wrong", "wrong"])), &cp) else {
+            return;
+        };
+        assert_eq!((code, output.matches(&question).count()), (2, 3), "{output}");
+        let steps = json!(all(&question, &["wrong", "as wrong", password]));
+        let (output, code, echo) = on_terminal(steps, &cp).expect("as before");
+        assert!(code == 0 && echo && !output.contains(password), "{code} {output}");
+        for said in ["does not open it. 2 tries left.", "does not open it. 1 try left."] {
+            assert_eq!(output.matches(said).count(), 1, "{output}");
+        }
+        assert!(fs::read(&out).expect("copied") == disk.plain);
+    }
 }
 
 #[test]

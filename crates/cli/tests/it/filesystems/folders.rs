@@ -135,8 +135,12 @@ fn a_folder_is_converted_into_ecryptfs_and_out_of_it() {
 fn a_copy_without_all_names_is_no_success() {
     let folder = Folder::new();
     encrypted(&folder, "lower", &[]);
-    fs::write(folder.path("lower/a name in clear"), "of somebody else").expect("a file");
     let (lower, copy) = (folder.str("lower"), folder.str("copy"));
+    let info = || run(["info", "--password-file", &folder.password, &lower]);
+    assert!(!info().succeeds().text().contains("cannot be read"));
+    fs::write(folder.path("lower/a name in clear"), "of somebody else").expect("a file");
+    let told = info().fails(4, &[]).text();
+    assert!(told.contains("1 cannot be read"), "{told}");
     run(["convert", "--raw", "--password-file", &folder.password, &lower, &copy]).fails(4, &["keep the source"]);
     assert_eq!(fs::read(folder.path("copy/Documents/letter.txt")).expect("the rest is there"), b"dear reader");
 }
@@ -173,6 +177,35 @@ fn a_conversion_that_was_broken_off_goes_on() {
     let cat = run(["cat", "--password-file", &folder.password, &folder.str("lower"), "/Documents/old letters/big.bin"]);
     assert!(cat.succeeds().out == big);
     assert!(!folder.path("lower.part").exists());
+}
+
+/// It may be the last copy.
+#[test]
+fn what_was_copied_before_its_source_became_unreadable_stays() {
+    let folder = Folder::new();
+    let big = encrypted(&folder, "lower", &[]);
+    let lower = folder.str("lower");
+    let convert = |more: &[&str], to: &str| {
+        run([&["convert", "--raw", "--password-file", &folder.password], more, &[&*lower, to]].concat())
+    };
+    let letter = |copy: &str| folder.path(copy).join("Documents/old letters/big.bin");
+    // All of it was copied, or a part of it.
+    let copies = [("whole", big.len()), ("part", 100)];
+    for (name, len) in copies {
+        convert(&[], &folder.str(name)).succeeds();
+        let interrupted = format!("{name}.part");
+        fs::rename(folder.path(name), folder.path(&interrupted)).expect("renamed");
+        let copy = fs::File::options().write(true).open(letter(&interrupted));
+        copy.and_then(|file| file.set_len(len as u64)).expect("cut short");
+    }
+    let source = &stored(&folder.path("lower"))[0];
+    fs::File::options().write(true).open(source).and_then(|file| file.set_len(8192 + 3 * 4096)).expect("cut short");
+    for (name, len) in copies {
+        let told = convert(&["--resume"], &folder.str(name)).fails(4, &["keep the source"]).text();
+        assert!(told.contains("big.bin (") && told.contains("the copy of the earlier run stays"), "{told}");
+        assert!(fs::read(letter(name)).expect("it stays") == big[..len], "{name}");
+        assert_eq!(fs::read(folder.path(name).join("Documents/letter.txt")).expect("a copy"), b"dear reader");
+    }
 }
 
 #[test]
@@ -422,6 +455,20 @@ fn a_folder_is_mounted_and_nobody_else_has_it_then() {
         place.shell(&format!("set -e; test $(stat -c %s {dir}/three) = 5000; ! touch {dir}/new")).succeeds();
         place.unmount(&dir).succeeds();
     }
+}
+
+#[test]
+fn a_warning_about_what_holds_a_mounted_folder_is_said_once() {
+    let (Some(place), Some(mkfs)) = (MountSpace::root(), tools::program("mkfs.vfat")) else { return };
+    let (image, dir) = (place.folder.str("image"), place.dir("d"));
+    tools::run(Command::new(mkfs).args(["-F", "16", "-C", &image, "16384"]));
+    // The state byte of FAT16: it was not unmounted cleanly.
+    let mut bytes = fs::read(&image).expect("an image");
+    bytes[37] |= 1;
+    fs::write(&image, bytes).expect("written");
+    let mounted = place.run(["mount", "--format", "clear", "--read-only", &image, &dir]).succeeds();
+    assert_eq!(mounted.err.matches("not unmounted cleanly").count(), 1, "{}", mounted.err);
+    place.unmount(&dir).succeeds();
 }
 
 #[test]

@@ -187,6 +187,8 @@ fn the_backup_at_the_end_repairs_the_header_in_front() {
     assert!(text.contains("nothing to do"), "{text}");
     it.wipe(0, 512);
     it.run(&["change"], &["--new-password-file", &it.new]).fails(1, &["only the backup header", "Restore"]);
+    let text = it.run(&["verify"], &[]).fails(4, &[]).text();
+    assert!(text.contains("header restore --embedded") && !text.contains("claviger change"), "{text}");
     let verified = it.run(&["verify", "--json"], &[]).fails(4, &[]).json();
     assert_eq!((&verified["damaged"], &verified["copies"][0]["state"]), (&json!(true), &json!("no-header")));
     let restored = it.run(&embedded, &["--json"]).succeeds().json();
@@ -210,6 +212,7 @@ fn verify_says_what_each_copy_is_like() {
     it.wipe((1 << 20) - (128 << 10), 1 << 20);
     let text = it.run(&["verify"], &[]).fails(4, &[]).text();
     assert!(text.contains("no header") && text.contains("Damaged."), "{text}");
+    assert!(text.contains("claviger change") && !text.contains("header restore"), "{text}");
 }
 
 #[test]
@@ -247,9 +250,6 @@ fn hidden_headers_are_saved_and_restored_too() {
 #[test]
 fn a_new_password_is_asked_twice_and_a_restoration_is_asked_for() {
     let it = Setting::new();
-    let typed = |question: &str, text: &str| {
-        vec![json!({"expect": question}), json!({"echo": false}), json!({"send": format!("{text}\n")})]
-    };
     let pair = |second: &str| [typed("New password: ", NEW), typed("Repeat: ", second)].concat();
     let steps = |pairs: &[Vec<Value>]| json!([&[typed("Password: ", PASSWORD)], pairs].concat().concat());
     let before = it.bytes();

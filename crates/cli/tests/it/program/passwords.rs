@@ -8,16 +8,6 @@ use serde_json::{Value, json};
 const WRONG: &str = "Open, barley!";
 const WRONG_TOO: &str = "sesame seeds?";
 
-/// What is typed at a question without echo.
-fn typed(question: &str, text: &str) -> Vec<Value> {
-    vec![json!({"expect": question}), json!({"echo": false}), json!({"send": format!("{text}\n")})]
-}
-
-/// The same, for several answers.
-fn all(question: &str, texts: &[&str]) -> Vec<Value> {
-    texts.iter().flat_map(|text| typed(question, text)).collect()
-}
-
 /// Plays what is typed, and checks that nothing of it is shown. Returns the output and the exit code.
 fn played(steps: &[Vec<Value>], args: &[&str]) -> Option<(String, i64)> {
     let (output, code, echo) = on_terminal(json!(steps.concat()), args)?;
@@ -103,6 +93,31 @@ fn a_header_is_not_changed_before_the_password_is_right() {
     let steps = [all("Password: ", &[WRONG, PASSWORD]), pair(WEAK, WEAK)];
     let (output, code) = played(&steps, &change).expect("as before");
     assert!(code == 0 && output.contains("(eCryptfs, SHA-512, 65536 times)"), "{output}");
+}
+
+#[test]
+fn a_header_is_put_back_by_the_third_password() {
+    let folder = Folder::new();
+    let (truecrypt, luks) = (folder.volume("v.tc", "1M", &[]), folder.str("v.luks"));
+    let create = ["create", "--format", "LUKS1", "--quick", "--size", "20M", "--iterations", "1000"];
+    run(create.iter().chain(&["--password-file", &folder.password, &luks])).succeeds();
+    for (path, lost, verb) in [
+        (&*truecrypt, 512, &["header", "restore", "--embedded", "--truecrypt", "--hash", "SHA-512", "--yes"][..]),
+        // Nothing but a passphrase proves what else is in this header.
+        (&luks, 6, &["header", "repair", "--yes"]),
+    ] {
+        let mut bytes = fs::read(path).expect("a volume");
+        bytes[..lost].fill(0);
+        fs::write(path, &bytes).expect("written");
+        let args = [verb, &[path]].concat();
+        let Some((output, code)) = played(&[all("Password: ", &[WRONG, WRONG_TOO, WRONG])], &args) else { return };
+        assert_eq!((code, output.matches("Password: ").count()), (2, 3), "{output}");
+        assert!(fs::read(path).expect("a volume") == bytes, "nothing is written");
+        let steps = [all("Password: ", &[WRONG, WRONG_TOO, PASSWORD])];
+        let (output, code) = played(&steps, &args).expect("as before");
+        assert!(code == 0 && output.contains("does not open it. 1 try left."), "{output}");
+        run(["info", "--password-file", &folder.password, path]).succeeds();
+    }
 }
 
 /// Nobody could tell which of two passwords was wrong.

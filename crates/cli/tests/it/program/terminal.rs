@@ -197,6 +197,12 @@ fn mistakes_are_told_with_what_to_do() {
     fs::write(folder.path("a.zip"), [&b"PK\x03\x04"[..], &[7; 4096]].concat()).expect("a file");
     run(["info", &folder.str("empty")]).fails(3, &["it is empty"]);
     run(["info", &folder.str("a.zip")]).fails(3, &["not an encrypted volume (it holds a zip archive"]);
+    let notes = folder.str("notes.txt");
+    fs::write(&notes, "Buy milk, and write to the bank.\n".repeat(40_000)).expect("a file");
+    let identified = run(["identify", &notes]).fails(3, &[]).text();
+    let (_, reasons) = identified.split_once('\n').expect("lines");
+    assert!(reasons.lines().count() > 2 && reasons.contains("LUKS"), "{identified}");
+    run(["info", &notes]).fails(3, &["not an encrypted volume\n", reasons]);
     run(["info", &place]).fails(3, &["give its file"]);
     run(["mount", &place, &volume]).fails(1, &["not a folder", "Give the volume first"]);
     run(["cp", &volume, ":/hello.txt"])

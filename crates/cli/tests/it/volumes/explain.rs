@@ -123,14 +123,36 @@ fn what_opens_ends_with_the_command_that_mounts_it() {
         assert!(last.contains(&option), "{option}: {last}");
     }
     // The same words open it.
-    let script = format!("\"$0\" {}", last.replacen("claviger mount", "info", 1));
-    tools::run(Command::new("sh").args(["-c", &script, env!("CARGO_BIN_EXE_claviger")]));
+    let opens = |mount: &str| {
+        let script = format!("\"$0\" {}", mount.replacen("claviger mount", "info", 1));
+        tools::run(Command::new("sh").args(["-c", &script, env!("CARGO_BIN_EXE_claviger")]));
+    };
+    opens(&last);
+    // Of a folder with keyfiles, those are named that opened it.
+    let keys = folder.str("keys");
+    fs::create_dir(&keys).expect("a folder");
+    fs::copy(&key, folder.path("keys/right")).expect("copied");
+    fs::write(folder.path("keys/wrong"), "another keyfile").expect("a file");
+    let with = |key| [&["explain", "--password-file", &folder.password, "--keyfile", key][..], &HINTS].concat();
+    let told = run([with(&keys), vec![&*path]].concat()).succeeds().text();
+    let last = told.lines().last().expect("a command").trim();
+    assert!(
+        last.starts_with("claviger mount ") && last.contains("keys/right") && !last.contains("keys/wrong"),
+        "{told}"
+    );
+    assert!(told.contains("Omit the keyfile") && told.contains("keys/wrong"), "{told}");
+    opens(last);
     // What did not open it is left out.
     let wrong =
         ["--password-file", &folder.password, "--keyfile", &key, "--format", "TrueCrypt", "--hash", "Whirlpool"];
     let told = run(["explain"].iter().chain(&wrong).chain(&[&*path])).succeeds().text();
     let last = told.lines().last().expect("a command").trim();
     assert!(last.contains("--keyfile") && !last.contains("Whirlpool"), "{told}");
+    // With a damaged header there are more commands, and each opens it.
+    overwrite(&path, 0, &Random::new(3).bytes(512));
+    let told = run([with(&key), vec![&*path]].concat()).succeeds().text();
+    let commands: Vec<_> = told.lines().map(str::trim).filter(|line| line.starts_with("claviger ")).collect();
+    assert!(commands.len() > 2 && commands.iter().all(|line| line.contains(&format!("--keyfile={key}"))), "{told}");
 }
 
 #[test]

@@ -17,7 +17,7 @@ use super::renew::{boxes, recovery_key, renew};
 use super::sealed::{self, Sealer};
 use super::unlock::{self, OpenedKeys};
 use super::{
-    BITLOCKER, BitLocker, HEADER_COPIES, NAME, first_opened, led_to, no_first_sector, recovery, repair, write,
+    BITLOCKER, BitLocker, HEADER_COPIES, NAME, UNPROVEN, first_opened, led_to, no_first_sector, recovery, repair, write,
 };
 use crate::advice::{Advice, Warning};
 use crate::credential::Unlock;
@@ -556,6 +556,9 @@ fn verify(store: &dyn Store, with: &Unlock<'_>) -> Result<Verified> {
     check_opening(NAME, &BITLOCKER.takes(), with)?;
     let (_, copies, damaged) = led_to(store)?;
     let (first, opened) = first_opened(copies.iter(), with)?;
+    let unproven =
+        |vmk: &Secret| copies.iter().all(|copy| copy.validation.hash.is_some() && !unlock::proven(copy, vmk));
+    let unproven = opened.vmk.as_ref().is_some_and(unproven);
     let mut whole = copies.iter();
     let reports = HEADER_COPIES.into_iter().enumerate().map(|(number, name)| {
         let at = first.metadata.copies[number];
@@ -568,7 +571,9 @@ fn verify(store: &dyn Store, with: &Unlock<'_>) -> Result<Verified> {
     let copies: Vec<_> = reports.collect();
     let damaged = copies.iter().any(|copy| copy.state != CopyState::Opens);
     let mut warnings = Vec::new();
-    if damaged {
+    if unproven {
+        warnings.push(UNPROVEN.into());
+    } else if damaged {
         let what = "Some copies of the metadata are damaged or differ.";
         warnings.push(Warning::from(what).advise(Advice::RepairHeader));
     }

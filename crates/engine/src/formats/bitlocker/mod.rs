@@ -71,6 +71,10 @@ const NAME: &str = "BitLocker";
 /// The names of the metadata copies.
 const HEADER_COPIES: [WhichHeader; COPIES] = [WhichHeader::Primary, WhichHeader::SecondCopy, WhichHeader::ThirdCopy];
 
+/// The warning if no copy of the metadata matches its sealed hash.
+const UNPROVEN: &str = "The metadata do not match their sealed hash. They are damaged or were changed without the key, so data may \
+    read wrong. This cannot be repaired: copy the data to a new volume.";
+
 /// The size of a volume master key, in bytes.
 const VMK: usize = 32;
 
@@ -267,13 +271,7 @@ impl BitLockerHeader {
         match self.boot.kind == Kind::Vista && copy.seals_nothing() {
             true if encrypted => None,
             true => Some("Read-only: nothing proves the metadata, and the volume is only partly encrypted.".into()),
-            false => Some(
-                Warning::from(
-                    "Read-only: the metadata do not match their sealed hash. They are damaged or were changed \
-                     without the key, so data may read wrong.",
-                )
-                .advise(Advice::RepairHeader),
-            ),
+            false => Some(format!("{UNPROVEN} The volume is read-only.").into()),
         }
     }
 

@@ -1,6 +1,7 @@
 //! Checks every copy of a volume's header, and whether everything that should look random does.
 
 use super::opened::OpenedVolumeHeader;
+use super::positions::Position;
 use super::shifted::Shift;
 use super::suites::UNIT;
 use super::{
@@ -38,6 +39,8 @@ pub(super) fn verify(family: &Family, store: &dyn Store, with: &Unlock<'_>) -> R
         warnings.push(format!("The file is cut short: its data end at byte {}.", opened.data_end()).into());
     } else if has_backup_areas(&opened) && opened.data_end() + HEADER_GROUP > store.len() {
         warnings.push("The file is cut short after the data: it has no complete backup headers.".into());
+    } else if has_backup_areas(&opened) {
+        warnings.extend(to_repair(&copies));
     }
     warnings.extend(areas.iter().filter_map(what_shows).map(Warning::from));
     let damaged = damaged || opened.data_end() > store.len() || shift != Shift::None;
@@ -55,13 +58,29 @@ fn has_backup_areas(opened: &OpenedVolumeHeader) -> bool {
     opened.found.fields.has_backups && !opened.position.system
 }
 
-/// Returns every header copy that volumes of this generation have, and whether it is a hidden volume's.
+/// How a copy is repaired from the other copy of the same header.
+fn to_repair(copies: &[(&Position, CopyReport)]) -> Option<Warning> {
+    let opens = |hidden: bool, backup: bool| {
+        let this = |(position, _): &&(&Position, CopyReport)| (position.hidden, position.backup) == (hidden, backup);
+        copies.iter().filter(this).any(|(_, copy)| copy.state == CopyState::Opens)
+    };
+    [false, true].into_iter().find_map(|hidden| match (opens(hidden, false), opens(hidden, true)) {
+        (false, true) => {
+            let what = "The header in front is not sound, but the backup at the end of the volume is.";
+            Some(Warning::from(what).advise(Advice::RestoreEmbedded))
+        }
+        (true, false) => Some(Warning::from("The backup of the header is not sound.").advise(Advice::RewriteHeader)),
+        _ => None,
+    })
+}
+
+/// Returns every header copy that volumes of this generation have, and its position.
 fn copies(
     family: &Family,
     store: &dyn Store,
     opened: &OpenedVolumeHeader,
     with: &Unlock<'_>,
-) -> Result<Vec<(bool, CopyReport)>> {
+) -> Result<Vec<(&'static Position, CopyReport)>> {
     let mut reports = Vec::new();
     let mut before: Vec<OpenedVolumeHeader> = Vec::new();
     let of_volumes = family.positions.iter().filter(|position| match opened.found.fields.has_backups {
@@ -79,7 +98,7 @@ fn copies(
         store.read_at(at, &mut bytes)?;
         let name = position.name.name();
         if bytes.iter().all(|b| *b == bytes[0]) {
-            reports.push((position.hidden, CopyReport { name, at, state: CopyState::NoHeader }));
+            reports.push((position, CopyReport { name, at, state: CopyState::NoHeader }));
             continue;
         }
         let looks_random = magic::looks_random(&bytes);
@@ -100,7 +119,7 @@ fn copies(
                 other => CopyState::Damaged(other.to_string()),
             },
         };
-        reports.push((position.hidden, CopyReport { name, at, state }));
+        reports.push((position, CopyReport { name, at, state }));
     }
     Ok(reports)
 }
@@ -125,10 +144,10 @@ fn compared(this: &OpenedVolumeHeader, twin: &OpenedVolumeHeader) -> CopyState {
 }
 
 /// Whether a copy of the opened volume is not sound, or one of the other volume's two copies is damaged.
-fn is_damaged(copies: &[(bool, CopyReport)], hidden: bool) -> bool {
+fn is_damaged(copies: &[(&Position, CopyReport)], hidden: bool) -> bool {
     let bad = |state: &CopyState| matches!(state, CopyState::Differs(_) | CopyState::Damaged(_));
-    let mine = copies.iter().filter(|(h, _)| *h == hidden);
-    let mut other = copies.iter().filter(|(h, _)| *h != hidden);
+    let mine = copies.iter().filter(|(position, _)| position.hidden == hidden);
+    let mut other = copies.iter().filter(|(position, _)| position.hidden != hidden);
     let other_opens = other.clone().any(|(_, c)| c.state == CopyState::Opens);
     mine.into_iter().any(|(_, c)| c.state != CopyState::Opens)
         || other.any(|(_, c)| bad(&c.state) || other_opens && c.state != CopyState::Opens)

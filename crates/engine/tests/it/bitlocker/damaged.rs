@@ -162,6 +162,17 @@ fn copies_that_were_changed_without_the_key_are_told_by_it() {
     );
     let error = repaired(&image, &vmk(&made)).expect_err("no copy is proven");
     assert!(matches!(error.kind, ErrorKind::Malformed { .. }), "{error}");
+    // All are the same: a repair has nothing to do, and nobody advises one.
+    (0..3).for_each(|copy| put(&mut image, &made, copy, &relabelled(&made, b'A'), None));
+    let (prepared, _) = repaired(&image, &vmk(&made)).expect("there is nothing to do");
+    assert!(prepared.edit.steps.is_empty());
+    let unlocked = opened(&store(&image), &vmk(&made)).expect("it opens");
+    let verified = editor().verify(&*store(&image), &Unlock::with(&vmk(&made))).expect("it opens");
+    assert!(verified.damaged);
+    for warnings in [unlocked.warnings, verified.warnings] {
+        assert!(warnings.iter().any(|warning| warning.what.contains("cannot be repaired")), "{warnings:?}");
+        assert!(warnings.iter().all(|warning| warning.advice.is_none()), "{warnings:?}");
+    }
 }
 
 #[test]

@@ -10,7 +10,7 @@ use claviger_engine::opening::{OpenFolder, Opening};
 use claviger_engine::store::Access;
 use claviger_engine::trees::host::HostFolder;
 use claviger_engine::trees::{HeldNode, NewNode, Subtree, Tree, copy};
-use claviger_engine::{Credential, ErrorKind, Opened, Result, Unlock};
+use claviger_engine::{Credential, ErrorKind, Opened, Result, Unlock, Verdict, diagnosis};
 
 use crate::support::passphrase;
 
@@ -59,6 +59,22 @@ fn the_folder_is_found_on_the_way_to_what_is_in_it() {
     assert_eq!(named.find().expect("a folder").path_inside(), "/home");
     let error = Opening::tree(tree).partition(1).find().map(drop).expect_err("no partitions").kind;
     assert!(matches!(error, ErrorKind::Misuse(_)));
+}
+
+#[test]
+fn an_empty_folder_is_known_by_the_files_beside_it() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let (folder, beside) = (dir.path().join(".Private"), dir.path().join(".ecryptfs"));
+    let known = || {
+        let opinions = diagnosis::look_at_folder(&folder).expect("a folder");
+        opinions.iter().any(|o| o.format == "eCryptfs" && matches!(o.verdict, Verdict::Yes(_)))
+    };
+    fs::create_dir(&folder).and_then(|()| fs::create_dir(&beside)).expect("folders");
+    assert!(!known());
+    fs::write(beside.join("Private.sig"), "0123456789abcdef\n").expect("a file");
+    assert!(known());
+    fs::write(folder.join("letter"), "in clear").expect("a file");
+    assert!(!known());
 }
 
 #[test]
