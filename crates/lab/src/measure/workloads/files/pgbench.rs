@@ -257,7 +257,8 @@ fn measures(script: &str, ran: &Ran, latencies: &[f64]) -> Result<[Measure; 3]> 
         return Err(std::io::Error::other(format!("pgbench printed no figures. Its last line: {last}")).into());
     };
     let took = Elapsed { seconds: count / per_s, cpu_s: ran.took.cpu_s };
-    let latency = |what: &str, value| Measure { value, ..Measure::time(Case::new(format!("{script}, {what}")), 0, took) };
+    let latency =
+        |what: &str, value| Measure { value, ..Measure::time(Case::new(format!("{script}, {what}")), 0, took) };
     Ok([
         Measure::per_s(Case::new(script), count as u64, took),
         latency("latency", mean_ms / 1e3),
@@ -315,7 +316,10 @@ tps = 1500.000000 (without initial connection time)
     #[test]
     fn what_pgbench_prints_is_understood() {
         let found = measures("tpcb-like", &ran(OUTPUT), &[0.001, 0.003]).unwrap();
-        assert_eq!(found.clone().map(|m| m.case.operation), ["tpcb-like", "tpcb-like, latency", "tpcb-like, 99 % latency"]);
+        assert_eq!(
+            found.clone().map(|m| m.case.operation),
+            ["tpcb-like", "tpcb-like, latency", "tpcb-like, 99 % latency"]
+        );
         assert_eq!(found.clone().map(|m| m.unit), [Unit::PerS, Unit::Seconds, Unit::Seconds]);
         let near = |measure: &Measure, value: f64| (measure.value / value - 1.0).abs() < 0.02;
         assert!(near(&found[0], 1500.0) && near(&found[1], 0.00268) && near(&found[2], 0.00298), "{found:?}");
@@ -344,7 +348,8 @@ tps = 1500.000000 (without initial connection time)
         let lab = Lab { scratch: scratch.path().into(), ..lab() };
         let outcome = in_folder(folder.path(), Extent { factor: 1, seconds: 1 }, &lab).unwrap();
         let operations: Vec<_> = outcome.measures.iter().map(|m| m.case.operation.as_str()).collect();
-        let latencies = |script: &str| [script.to_owned(), format!("{script}, latency"), format!("{script}, 99 % latency")];
+        let latencies =
+            |script: &str| [script.to_owned(), format!("{script}, latency"), format!("{script}, 99 % latency")];
         assert_eq!(operations, [vec!["load".to_owned()], SCRIPTS.map(latencies).concat()].concat());
         assert!(outcome.measures.iter().all(|m| m.value > 0.0 && m.value.is_finite()), "{:?}", outcome.measures);
         nothing_is_left_in([scratch.path(), folder.path()]);
@@ -355,7 +360,8 @@ tps = 1500.000000 (without initial connection time)
 
     fn clients_work() -> bool {
         let inside = |folder: &Path| fs::read_dir(folder).into_iter().flatten().flatten();
-        let logged = |folder: &Path| inside(folder).any(|file| file.file_name().to_string_lossy().starts_with(SCRIPTS[0]));
+        let logged =
+            |folder: &Path| inside(folder).any(|file| file.file_name().to_string_lossy().starts_with(SCRIPTS[0]));
         SCRATCH.get().is_some_and(|scratch| inside(scratch).any(|entry| logged(&entry.path())))
     }
 
