@@ -71,9 +71,10 @@ for pair in $wanted; do
 done
 # A separate package on Debian, without a program.
 [ -z "$with_python" ] || python3 -c 'import ensurepip' 2>/dev/null || missing="$missing python3-venv"
-# Their programs are outside PATH: a server, and the module by which tpm2-tools and systemd reach swtpm.
+# Their programs are outside PATH: two servers, and the module by which tpm2-tools and systemd reach swtpm.
 [ -z "$for_tests" ] || [ -x /usr/libexec/tangd ] || missing="$missing tang"
 [ -z "$for_tests" ] || ls /usr/lib/*/libtss2-tcti-swtpm.so.0 >/dev/null 2>&1 || missing="$missing libtss2-tcti-swtpm0"
+[ -z "$for_tests" ] || ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || missing="$missing postgresql"
 # nbdkit's plugin for S3 and its Python packages.
 [ -z "$for_tests" ] || ls /usr/lib/*/nbdkit/plugins/nbdkit-S3-plugin >/dev/null 2>&1 || missing="$missing nbdkit-plugin-python"
 [ -z "$for_tests" ] || /usr/bin/python3 -c 'import boto3' 2>/dev/null || missing="$missing python3-boto3"

@@ -51,6 +51,9 @@ impl Lab {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use std::path::Path;
+    use std::time::{Duration, Instant};
+
     use super::*;
     use crate::model::plan::{Backing, Level};
 
@@ -75,5 +78,22 @@ pub(crate) mod tests {
         let data = Data::new(plan.seed);
         let program = PathBuf::from("claviger");
         Lab { plan, program, stores: folder.clone(), scratch: folder, data, cancelled: || false }
+    }
+
+    /// The programs of processes whose working folder is below this one. One that was killed may take a moment to go.
+    pub(crate) fn working_below(folder: &Path) -> Vec<PathBuf> {
+        let working = || {
+            let processes = std::fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path());
+            let below = |process: &PathBuf| process.join("cwd").read_link().is_ok_and(|cwd| cwd.starts_with(folder));
+            processes.filter(below).map(|process| process.join("exe").read_link().unwrap_or(process)).collect()
+        };
+        let start = Instant::now();
+        loop {
+            let all: Vec<_> = working();
+            if all.is_empty() || start.elapsed() > Duration::from_secs(10) {
+                return all;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 }

@@ -93,6 +93,16 @@ pub fn missing(names: &[&str]) -> Option<String> {
     }
 }
 
+/// Words that bind a program and all of its children to the life of this process. Root's program gets namespaces of its own: one
+/// of processes, and those of `unshare`'s options in `more`.
+pub fn bound(more: &[&'static str]) -> Vec<&'static str> {
+    let mut words = vec!["setpriv", "--pdeathsig", "KILL"];
+    if rustix::process::geteuid().is_root() {
+        words.extend(["unshare", "--pid", "--fork", "--kill-child"].iter().chain(more));
+    }
+    words
+}
+
 /// The first line of what a program prints when it is asked for its version; nothing if it prints nothing.
 pub fn version(command: &mut Command) -> Option<String> {
     let begun = Instant::now();

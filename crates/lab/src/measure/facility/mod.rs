@@ -27,6 +27,7 @@ use crate::measure::program;
 
 pub use catalogue::Catalogue;
 pub use ours::NBD;
+pub(crate) use process::{Background, READY, Runner};
 pub use scratch::{Scratch, tidy};
 pub use surface::{Surface, SurfaceKind};
 pub use target::FacilityTarget;

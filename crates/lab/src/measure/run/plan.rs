@@ -74,6 +74,7 @@ pub const FILES: Preset = Preset {
         "bonnie++",
         "dbench",
         "sqlite",
+        "pgbench",
     ],
 };
 

@@ -127,8 +127,8 @@ pub static IOZONE_LIKE: Workload = Workload {
     name: "iozone-like",
     title: "Operations on a file by record size (as IOzone's)",
     measures,
-    not: "This is not IOzone, which reads and writes through the page cache, so that its figures for small files are \
-        those of memory. Several clients at a time, stdio, pread variants and mapped files are not measured.",
+    not: "This is not IOzone but its access pattern, repeated by our own code. IOzone itself reads and writes through the \
+        page cache, so that its figures for small files are those of memory. Several clients at a time, stdio, pread variants and mapped files are not measured.",
     on: On::Bytes,
     parameters: &["files", "blocks", "seconds", FILESYSTEMS],
     estimate_s: |plan| {

@@ -111,7 +111,7 @@ fn boot(disk: &Path, lab: &Lab, with_shim: bool) -> Result<Ran> {
     let shim = with_shim.then(|| claviger_uml::build_shim(folder.path())).transpose()?;
     let shim = shim.as_deref().and_then(Path::file_name).map(|name| Path::new(".").join(name));
     let mut command = Command::new("timeout");
-    command.args(["--foreground", "-k", "5", PATIENCE]).args(bound());
+    command.args(["--foreground", "-k", "5", PATIENCE]).args(program::bound(&[]));
     command.args(claviger_uml::words(&kernel()?, shim.as_deref()));
     command.current_dir(folder.path());
     // d: plain data, never a copy-on-write file, whatever the first bytes look like.
@@ -119,15 +119,6 @@ fn boot(disk: &Path, lab: &Lab, with_shim: bool) -> Result<Ran> {
     command.arg(format!("init={}", debian::INIT));
     command.args(["con=null", "con0=null,fd:1", "quiet", "panic=-1", "noreboot"]);
     program::run_while_heard(&mut command, SILENCE, lab.cancelled)
-}
-
-/// Words that bind a process and all of its children to the life of this one.
-fn bound() -> Vec<&'static str> {
-    let mut words = vec!["setpriv", "--pdeathsig", "KILL"];
-    if rustix::process::geteuid().is_root() {
-        words.extend(["unshare", "--pid", "--fork", "--kill-child"]);
-    }
-    words
 }
 
 fn kernel() -> Result<PathBuf> {
@@ -223,7 +214,7 @@ mod tests {
     use claviger_testkit::tools;
 
     use super::*;
-    use crate::measure::lab::tests::lab;
+    use crate::measure::lab::tests::{lab, working_below};
 
     fn piece(seconds: f64, text: &str) -> OutputPiece {
         OutputPiece { after: Elapsed { seconds, cpu_s: seconds / 2.0 }, text: text.into() }
@@ -316,22 +307,5 @@ mod tests {
         assert_eq!(working_below(scratch.path()), Vec::<PathBuf>::new());
         let left: Vec<_> = std::fs::read_dir(scratch.path()).unwrap().flatten().map(|entry| entry.path()).collect();
         assert_eq!(left, [disk]);
-    }
-
-    /// The programs of processes whose working folder is below this one. One that was killed may take a moment to go.
-    fn working_below(folder: &Path) -> Vec<PathBuf> {
-        let working = || {
-            let processes = std::fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path());
-            let below = |process: &PathBuf| process.join("cwd").read_link().is_ok_and(|cwd| cwd.starts_with(folder));
-            processes.filter(below).map(|process| process.join("exe").read_link().unwrap_or(process)).collect()
-        };
-        let start = Instant::now();
-        loop {
-            let all: Vec<_> = working();
-            if all.is_empty() || start.elapsed() > Duration::from_secs(10) {
-                return all;
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
     }
 }

@@ -11,6 +11,7 @@ mod content;
 mod dbench;
 mod gzip;
 mod large_file;
+mod pgbench;
 mod small_files;
 mod sqlite;
 mod tree;
@@ -39,6 +40,7 @@ pub(super) static WORKLOADS: &[&Workload] = &[
     &bonnie::BONNIE,
     &dbench::DBENCH,
     &sqlite::SQLITE_DATABASE,
+    &pgbench::PGBENCH,
 ];
 
 /// Runs `work` in a fresh folder within `folder`, which is removed afterwards, even after an error or a panic.
