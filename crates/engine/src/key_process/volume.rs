@@ -75,7 +75,7 @@ impl KeylessLayout {
     /// `Misuse` if it could not have come from a layout, or not from one over this store; those of [`integrity::open`].
     pub fn with_key_process(self, key_process: &Arc<dyn KeyProcess>, store: &dyn Store) -> Result<Layout> {
         if self.store != store.len() {
-            let what = format!("the layout is one of {} bytes, and these are {}", self.store, store.len());
+            let what = format!("the layout is for {} bytes, but the store has {}", self.store, store.len());
             return Err(Error::misuse(what));
         }
         let segments =
@@ -111,7 +111,7 @@ impl Part {
         // What is read-only may have been cut short.
         let end = self.stored_at.checked_add(self.len).filter(|end| *end <= store.len());
         if end.is_none() && self.writable && !matches!(self.holds, Holds::Zero | Holds::Fixed(_)) {
-            return Err(Error::misuse("a segment reaches past the end of what it is stored in"));
+            return Err(Error::misuse("a segment reaches past the end of its store"));
         }
         let payload = match self.holds {
             Holds::Clear => Payload::Clear,

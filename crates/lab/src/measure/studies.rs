@@ -279,7 +279,7 @@ mod tests {
             ("name = \"requests\"", "name = \"requests\"\nparameters = { size = 1 }", "no parameter size"),
             ("direction = \"write\"", "direction = \"up\"", "is not published"),
             ("published = \"tresorsgx2016\"", "published = \"nothing\"", "no published figures of nothing"),
-            ("against = \"without encryption\"", "against = \"nothing\"", "is against is not published"),
+            ("against = \"without encryption\"", "against = \"nothing\"", "is compared with is not published"),
             ("blocks = [104857600]", "blocks = [100]", "makes no sense"),
             ("[[table]]", "[[table]]\nmedium = 0", "count from 1"),
             ("repeats = 24", "repeats = 0", "0 repeats"),

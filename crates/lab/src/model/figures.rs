@@ -92,11 +92,11 @@ impl Run {
         found.message = (found.disturbed > 0 || all.disturbs()).then(|| {
             let advice = match found.unfit {
                 true => "Measure again while nothing else runs.",
-                false => "No figure has more than a fifth of its passes among them, and a median bears that.",
+                false => "No figure has more than a fifth of its passes among them, and a median tolerates that.",
             };
             format!(
                 "The machine was busy with other programs in {} of {} passes. They used {} % of one processor on average and {} % \
-                 in the worst pass; up to {} % does not disturb. {advice}",
+                 in the worst pass; up to {} % counts as undisturbed. {advice}",
                 found.disturbed,
                 found.passes,
                 percent(found.mean),
@@ -137,7 +137,7 @@ impl Run {
     /// Why this run is not shown in documents; nothing where other programs changed no figure.
     pub fn unfit_for_documents(&self) -> Option<String> {
         let Disturbance { message, unfit, passes, watched, .. } = self.disturbance();
-        let unknown = || format!("Other programs were watched in {watched} of {passes} passes only. Measure again.");
+        let unknown = || format!("Other programs were watched in only {watched} of {passes} passes. Measure again.");
         message.filter(|_| unfit).or_else(|| (passes == 0 || watched < passes).then(unknown))
     }
 }

@@ -208,7 +208,7 @@ impl Plan {
         match twice {
             None => Ok(()),
             Some((_, label)) => Err(Error::misuse(format!("two of the media are called {label:?}")).hint(
-                "Each figure carries the last part of its medium's path: name every medium once, folders by names that differ.",
+                "Figures are labelled with the last part of their medium's path. Name each medium once, and give folders different names.",
             )),
         }
     }

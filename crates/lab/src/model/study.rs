@@ -367,7 +367,7 @@ impl Study {
         strings(&json, &mut texts);
         if let Some(text) = texts.iter().find(|text| text.len() > TEXT_MAX || text.contains(char::is_control)) {
             return wrong(format!(
-                "{:?}: a text that is too long, or not one line",
+                "{:?}: a text is too long, or not one line",
                 text.chars().take(80).collect::<String>()
             ));
         }
@@ -375,7 +375,7 @@ impl Study {
             let most = most.is_none_or(|most| (repeats..=MOST_REPETITIONS).contains(&most));
             let steady = steady.is_none_or(|steady| steady > 0.0 && steady <= 1.0);
             if !(scale > 0.0 && scale <= 10.0 && (1..=MOST_REPETITIONS).contains(&repeats) && most && steady) {
-                return wrong(format!("a scale of {scale}, or {repeats} repeats, or when they end"));
+                return wrong(format!("invalid extent: a scale of {scale}, {repeats} repeats, or their limits"));
             }
         }
         for PlannedWork { name, parameters, .. } in &self.workloads {
@@ -409,13 +409,13 @@ impl Study {
         let checks = || self.conclusions.iter().flat_map(StudyConclusion::comparisons);
         let of_checks = checks().flat_map(|check| [check.medium, check.against_medium]);
         if let Some(medium) = of_tables.chain(of_checks).flatten().find(|medium| !(1..=MOST_MEDIA).contains(medium)) {
-            return wrong(format!("a medium number {medium}: they count from 1 to {MOST_MEDIA}"));
+            return wrong(format!("there is no medium number {medium}: they count from 1 to {MOST_MEDIA}"));
         }
         let numbers = self.tables.iter().flat_map(|t| &t.rows).filter_map(|row| row.x);
         let bounds = checks().flat_map(|c| [c.x, c.against_x, c.at_least, c.at_most]);
         let bounds = bounds.chain(self.conclusions.iter().map(|c| c.scale)).flatten();
         match numbers.chain(bounds).find(|number| !number.is_finite()) {
-            Some(number) => wrong(format!("{number} is no number")),
+            Some(number) => wrong(format!("{number} is not a number")),
             None => Ok(()),
         }
     }
@@ -434,7 +434,7 @@ impl Study {
             let there = |title: &String| table.columns.iter().any(|c| c.title == *title && c.published.is_some());
             if column.against.as_ref().is_some_and(|title| !there(title)) {
                 return Err(Error::misuse(format!(
-                    "{}: what {} is against is not published",
+                    "{}: the column that {} is compared with is not published",
                     table.title, column.title
                 )));
             }
@@ -442,7 +442,7 @@ impl Study {
                 if row.published.is_some() && column.published.is_some() && self.published(table, row, column).is_none()
                 {
                     let what = format!(
-                        "{}: {} with {} is not published, or not clearly",
+                        "{}: {} with {} is not published, or the figure is ambiguous",
                         table.title, row.title, column.title
                     );
                     return Err(Error::misuse(what).hint("`claviger lab published` shows the figures."));

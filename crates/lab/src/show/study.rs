@@ -345,7 +345,7 @@ impl<'r> Here<'r> {
         let forbidden = claim.unless.clone().or_else(|| self.other_extent(claim)).or_else(|| self.other_medium(claim));
         let forbidden = forbidden.or_else(|| {
             let (_, said) = premise?;
-            Some(format!("What it supposes is not certain here: {said}"))
+            Some(format!("Its premise is not certain here: {said}"))
         });
         let verdict = match () {
             () if forbidden.is_some() || judged.is_empty() => "Cannot be said",
@@ -475,7 +475,7 @@ impl<'r> Here<'r> {
         let (low, high) = (shares().fold(f64::INFINITY, f64::min), shares().fold(0.0, f64::max));
         (!own.steady || !base.steady).then(|| {
             let why = format!(
-                "The figures are not steady ({} %): by single samples it is between {} and {} %.",
+                "The figures are not steady ({} %): single samples give {} to {} %.",
                 percent(worst),
                 percent(low),
                 percent(high)
@@ -524,11 +524,11 @@ impl<'r> Here<'r> {
         let without = self.cell(Meant { facility: bare, ..base }).ok().map(|bare| self.share(own, bare).0);
         let why = match without {
             Some(without) => format!(
-                "The study's baseline had no server in front of it, as {served} has; of {bare}, which has none, it is {} %.",
+                "Unlike {served}, the study's baseline had no server in front of it. Against {bare}, which has none, it is {} %.",
                 percent(without.share)
             ),
             None => format!(
-                "The study's baseline had no server in front of it, as {served} has, and {bare} was not measured."
+                "Unlike {served}, the study's baseline had no server in front of it, and {bare} was not measured."
             ),
         };
         Some((between.wider(without.map_or(0.0, |without| without.low), between.high), why))

@@ -297,8 +297,8 @@ fn clock(run: &Run) -> Option<String> {
     let spread = Spread::of(&mhz);
     (spread.relative() > CLOCK).then(|| {
         format!(
-            "The processors' clock was between {:.0} and {:.0} MHz. Facilities took turns, so that this widens intervals \
-             rather than favours one of them.",
+            "The processors' clock was between {:.0} and {:.0} MHz. Facilities took turns, so this widens intervals but \
+             favours none of them.",
             spread.min, spread.max
         )
     })
@@ -366,8 +366,8 @@ fn generator(run: &Run, cells: &[Cell]) -> Option<String> {
     let slow: Vec<&Cell> = cells.iter().filter(slow).collect();
     let first = slow.iter().max_by(|a, b| a.median.total_cmp(&b.median))?;
     Some(format!(
-        "In {} figures of writes (the fastest: {} in {}, {}), making the data takes more than a third of the time, so that \
-         losses look smaller than they are.",
+        "In {} write figures (the fastest: {} in {}, {}), generating the data takes more than a third of the time, so losses \
+         look smaller than they are.",
         slow.len(),
         first.facility,
         first.workload,
@@ -392,7 +392,7 @@ fn faster(cells: &[Cell]) -> Option<String> {
     let faster = cells.iter().filter(|c| c.loss.as_ref().is_some_and(|l| l.verdict == LossVerdict::Faster)).count();
     (faster > 0).then(|| {
         format!(
-            "{} faster than without encryption. Encryption cannot cause that: a cache, another data path, another load on \
+            "{} faster than without encryption. Encryption cannot cause that, but a cache, another data path, other load on \
              the machine or chance can.",
             if faster == 1 { "1 figure is".to_owned() } else { format!("{faster} figures are") }
         )
@@ -409,7 +409,7 @@ fn failed(run: &Run) -> Vec<String> {
             Some(workload) => !lost(workload),
             None => !run.workloads.iter().any(|w| lost(&w.name)),
         };
-        let doing = failure.workload.as_deref().unwrap_or("being made or opened");
+        let doing = failure.workload.as_deref().unwrap_or("setup");
         // Why is in the failures.
         let then = if passed { " and was measured all the same" } else { "" };
         let sentence = format!("{} failed in {doing}{then}", failure.facility);

@@ -334,7 +334,7 @@ impl<T: DeserializeOwned + 'static> Locks<T> {
 }
 
 fn locked_again() -> Said {
-    Said::Refused("it was locked again meanwhile".to_owned())
+    Said::Refused("it was locked again in the meantime".to_owned())
 }
 
 impl Drop for LockListener {

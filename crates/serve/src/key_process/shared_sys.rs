@@ -83,7 +83,7 @@ impl Shared {
     /// Maps another process's memory, if it was made by [`Shared::create`].
     pub fn open(fd: OwnedFd) -> io::Result<Self> {
         if fstat(&fd)?.st_size != LEN as i64 || !fcntl_get_seals(&fd)?.contains(SEALS) {
-            return Err(io::Error::other("this is no memory of a channel between two processes"));
+            return Err(io::Error::other("this is not the shared memory of a key process"));
         }
         Self::map(fd)
     }

@@ -41,7 +41,7 @@ use crate::terminal::{advice, cancel, size};
 /// Formats such as TrueCrypt and VeraCrypt have no signature: a wrong password and a file of random bytes look the
 /// same. LUKS has a signature.
 ///
-/// For an encrypted folder, it shows the keys of its files, damaged and missing files, and if the password opens it.
+/// For an encrypted folder, it shows the keys of its files, damaged and missing files, and whether the password opens it.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   claviger explain old.tc

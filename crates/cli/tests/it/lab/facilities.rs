@@ -136,7 +136,7 @@ fn what_is_missing_is_said() {
                 [needs]\n";
     for (need, why) in [
         ("commands = [\"no-such-program\"]", "The program no-such-program is not installed."),
-        ("paths = [\"/no/such\"]", "It needs /no/such, which is not there."),
+        ("paths = [\"/no/such\"]", "It needs /no/such, which does not exist."),
         ("filesystems = [\"no-such-fs\"]", "The kernel does not support the file system no-such-fs."),
         ("probe = [\"sh\", \"-c\", \"echo out of order; exit 1\"]", "out of order"),
     ] {

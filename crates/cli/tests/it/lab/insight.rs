@@ -50,7 +50,7 @@ fn questions_and_options_give_the_same_answer() {
             {"expect": "not one of the choices"}, {"expect": "> "}, {"send": format!("{}\n", answers[0])},
             {"expect": "What do you want to encrypt?"}, {"expect": "> "}, {"send": format!("{}\n", answers[1])},
             {"expect": "What should it protect against?"}, {"expect": "> "}, {"send": format!("{}\n", answers[2])},
-            {"expect": "Can you be root"}, {"expect": "> "}, {"send": format!("{}\n", answers[3])},
+            {"expect": "Do you have root rights"}, {"expect": "> "}, {"send": format!("{}\n", answers[3])},
         ]);
         let folder = Folder::new();
         let out = folder.path("out");

@@ -414,7 +414,7 @@ impl<'a> Old<'a> {
             != (self.attributes.size, self.attributes.modified, self.attributes.links)
         {
             return Err(
-                Error::new(ErrorKind::InUse { holder: None }).hint("The file changed meanwhile; nothing was changed.")
+                Error::new(ErrorKind::InUse { holder: None }).hint("Another program has just changed the file. Nothing was changed. Try again.")
             );
         }
         Ok(())

@@ -110,7 +110,7 @@ fn nothing_there(store: &dyn Store, backup: &Phdr, key: Option<&Secret>) -> Resu
     }
     let mut start = vec![0; store.len().min(1 << 17) as usize];
     store.read_at(0, &mut start)?;
-    let is = magic::known(&start).unwrap_or("no header of LUKS");
+    let is = magic::known(&start).unwrap_or("something other than a LUKS header");
     let what = format!("nothing shows that the backup belongs here: the volume begins with {is}");
     let hint = match key {
         None => {

@@ -79,7 +79,7 @@ impl OpenedVolumeHeader {
     pub fn of(family: &Family, store: &dyn Store, with: &Unlock<'_>) -> Result<Self> {
         let opened = Self::of_volume_or_system(family, store, with)?;
         match opened.position.system {
-            true => Err(Error::unsupported("this for an encrypted system")),
+            true => Err(Error::unsupported("this operation on an encrypted system")),
             false => Ok(opened),
         }
     }

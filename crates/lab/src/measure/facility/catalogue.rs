@@ -160,9 +160,9 @@ fn read(path: &Path) -> Result<String> {
     let read = || -> Result<String> {
         let file = files::open_regular(path)?;
         let bytes = file.map(|file| files::read_at_most(file, FILE_MAX)).transpose()?.flatten();
-        let wrong = || Error::misuse(format!("not a file of at most {FILE_MAX} bytes, as a facility's must be"));
+        let wrong = || Error::misuse(format!("a facility must be in a regular file of at most {FILE_MAX} bytes"));
         String::from_utf8(bytes.ok_or_else(wrong)?)
-            .map_err(|_| Error::misuse("not UTF-8, as a facility's file must be"))
+            .map_err(|_| Error::misuse("a facility's file must be UTF-8"))
     };
     read().map_err(|e| e.at(path))
 }
@@ -173,8 +173,8 @@ fn must_be_roots(path: &Path) -> Result<()> {
     if !geteuid().is_root() || (metadata.uid() == 0 && metadata.mode() & 0o022 == 0) {
         return Ok(());
     }
-    let what = "others than root can write to it, and root would run the commands in it";
-    Err(Error::misuse(what).at(path).hint("If you trust it, name the folder with --peers; or set HOME to root's."))
+    let what = "users other than root can write to it, and root would run its commands";
+    Err(Error::misuse(what).at(path).hint("If you trust it, name the folder with --peers. Or set HOME to root's home."))
 }
 
 /// The least number of letters that are put in, taken out or changed to make one of the other (Levenshtein).

@@ -170,7 +170,7 @@ impl Facility {
             Err(_) => path.to_owned(),
         };
         if let Some(path) = paths.iter().map(|path| in_config(path)).find(|path| !path.exists()) {
-            return Some(format!("It needs {}, which is not there.", path.display()));
+            return Some(format!("It needs {}, which does not exist.", path.display()));
         }
         if let Some(name) = filesystems.iter().find(|name| !process::kernel_mounts(name)) {
             return Some(format!("The kernel does not support the file system {name}."));

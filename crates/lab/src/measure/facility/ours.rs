@@ -412,7 +412,7 @@ fn said(transport: Transport) -> String {
     match transport {
         Transport::Fuse => "FUSE image".to_owned(),
         Transport::Nbd => "NBD".to_owned(),
-        Transport::Line(line) => format!("FUSE image; its data behind a line of {}", line.what),
+        Transport::Line(line) => format!("FUSE image; its data over a line of {}", line.what),
     }
 }
 

@@ -181,7 +181,7 @@ impl FacilityTarget {
         match *is == *was {
             true => Ok((surface.len, elapsed)),
             false => {
-                let what = format!("{name}: after encrypting in place, the data are not what they were");
+                let what = format!("{name}: encrypting in place changed the data");
                 Err(ErrorKind::Io(std::io::Error::other(what)).into())
             }
         }
@@ -216,7 +216,7 @@ impl FacilityTarget {
         match opened {
             Ok(()) => {
                 self.close()?;
-                let what = format!("a wrong passphrase for {}: it opens all the same", self.facility.name);
+                let what = format!("{}: a wrong passphrase opens it", self.facility.name);
                 Err(Error::unsupported(what))
             }
             Err(e) if matches!(e.kind, ErrorKind::Cancelled) => Err(e),
@@ -503,7 +503,7 @@ impl FacilityTarget {
         }
         for left in std::mem::take(&mut self.left) {
             if !left.end() {
-                let what = format!("process {} still ran after closing, and was ended", left.pid);
+                let what = format!("process {} was still running after closing, and was killed", left.pid);
                 first = first.and(Err(ErrorKind::Io(std::io::Error::other(what)).into()));
             }
         }

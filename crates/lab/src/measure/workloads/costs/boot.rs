@@ -55,7 +55,7 @@ pub static BOOT: Workload = Workload {
     },
     not: "User-mode Linux is slow: a system call takes 25 to 110 microseconds and starting a process 20 milliseconds. \
         Everything takes longer than on hardware, and the share of encryption is smaller. A minimal system starts \
-        almost no services. There is no boot loader, and nobody is asked for a passphrase.",
+        almost no services. There is no boot loader, and no passphrase is requested.",
     on: On::Bytes,
     missing: || {
         let compiler = claviger_uml::needs_shim().then_some(COMPILER);

@@ -84,7 +84,7 @@ pub(super) static BONNIE: Workload = Workload {
         let Extent { mib, files, characters, synchronous } = Extent::of(plan);
         format!(
             "A file of {mib} MiB is written, rewritten and read in blocks of 8 KiB{}; {SEEKS} random seeks in it by \
-                five processes; and {} empty files are created, looked at and deleted in order and at random{}, as in \
+                five processes; and {} empty files are created, queried and deleted in order and at random{}, as in \
                 Zhan 2010. The number of busy processors is that of the whole machine, between the program's progress \
                 lines: the program's own figure omits servers and kernel threads.",
             if characters { " and byte by byte" } else { "" },
@@ -233,7 +233,7 @@ fn took(step: &Step, told: &[Said]) -> Result<Option<Elapsed>> {
         Some(program::read_after(told, end)?.since(program::read_after(told, begin)?))
     };
     let took =
-        times().ok_or_else(|| strange(&format!("it did not tell when it began and ended: {}", step.operation)))?;
+        times().ok_or_else(|| strange(&format!("it did not say when it began and ended: {}", step.operation)))?;
     Ok((took.seconds > 0.0).then_some(took))
 }
 

@@ -45,7 +45,7 @@ pub(super) static COMPILE: Workload = Workload {
     name: "compile",
     title: "Compiling a program",
     measures,
-    not: "A compiler computes far more than it reads and writes: that differences are small here is the result. The \
+    not: "A compiler computes far more than it reads and writes, so small differences are the expected result. The \
         compiler and its headers are outside the facility. Figures of another source or another compiler cannot be \
         compared.",
     on: On::Files,
