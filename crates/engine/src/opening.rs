@@ -594,7 +594,7 @@ fn no_folder() -> Error {
     Error::misuse("this is not an encrypted folder")
 }
 
-/// Refuses credentials and options for an unencrypted store: whoever gives them believes that it is encrypted.
+/// Refuses credentials and options for an unencrypted store: a user who gives them believes that it is encrypted.
 fn check_clear(with: &Unlock<'_>) -> Result<()> {
     let given = with.credentials.first().map(Credential::kind);
     let given = given.or_else(|| with.parameters().first().map(|parameter| parameter.name()));

@@ -41,7 +41,7 @@ enum Holds {
     Fixed(Vec<u8>),
     /// Sectors of this size, in bytes.
     Encrypted(u32),
-    /// Sectors of this size with a tag each, from the one with this number on in an area of so many bytes.
+    /// Sectors of this size with a tag each, from number `first` on, in an area of `room` bytes.
     Tagged {
         sector: u32,
         tag: u32,
@@ -129,7 +129,7 @@ impl Part {
     }
 }
 
-/// The keys of a layout, by segment, or those of a folder, for the process that holds them. It believes nothing that it is asked for.
+/// The keys of a layout, by segment, or those of a folder, for the process that holds them. It trusts no request.
 pub struct Keys(Of);
 
 enum Of {
@@ -206,7 +206,7 @@ pub struct KeyRange<'a> {
 /// A key for as long as it is used.
 enum Held<'a> {
     Here(&'a Key),
-    /// Its file may be closed meanwhile.
+    /// Its file may be closed in the meantime.
     Shared(Arc<Key>),
 }
 

@@ -73,7 +73,7 @@ pub struct Disturbance {
 pub(crate) const FEW: f64 = 0.2;
 
 impl Run {
-    /// What other programs did meanwhile.
+    /// What other programs did in the meantime.
     pub fn disturbance(&self) -> Disturbance {
         let passes: Vec<&Pass> = self.passes.iter().filter(|p| p.round.is_some()).collect();
         let loads: Vec<OtherLoad> = passes.iter().filter_map(|p| p.conditions.others).collect();
@@ -281,7 +281,7 @@ pub struct Measure {
     pub bytes: u64,
     /// Seconds that it took.
     pub seconds: f64,
-    /// Seconds that all processors together were busy meanwhile, if measured.
+    /// Seconds that all processors together were busy in the meantime, if measured.
     pub cpu_s: Option<f64>,
 }
 
@@ -353,7 +353,7 @@ pub struct Trace {
     pub facility: String,
     /// Name of the workload.
     pub workload: String,
-    /// For people: what was done meanwhile.
+    /// For people: what was done in the meantime.
     pub title: String,
     /// In the order of time.
     pub requests: Vec<TracedRequest>,

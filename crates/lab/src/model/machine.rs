@@ -56,7 +56,7 @@ pub struct Conditions {
     pub energy_j: Option<f64>,
     /// Whether the page cache was dropped before.
     pub caches_dropped: bool,
-    /// What other programs did meanwhile; nothing in a run that an older version made.
+    /// What other programs did in the meantime; nothing in a run that an older version made.
     #[serde(default)]
     pub others: Option<OtherLoad>,
 }

@@ -163,7 +163,7 @@ impl OpenedVolumeHeader {
         fitting.find_map(|p| Some((p, p.in_store(len)?)))
     }
 
-    /// The offset of this header's backup, if that place is surely the volume's own: right behind its data, or with a backup header
+    /// The offset of this header's backup, if that place is surely the volume's own: right after its data, or with a backup header
     /// that opens. Behind a volume that does not fill its store, other places may hold anything.
     fn backup_place(
         &mut self,

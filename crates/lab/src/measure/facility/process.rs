@@ -157,7 +157,7 @@ impl Background {
         self.child.id()
     }
 
-    /// Waits that long, and fails if it ends meanwhile.
+    /// Waits that long, and fails if it ends in the meantime.
     ///
     /// # Errors
     /// `Io` with the last lines that it printed.

@@ -225,7 +225,7 @@ impl FacilityTarget {
     }
 
     /// Opens it, if it is closed. Makes it first if it was never made. On a user's device, which has room for one, it
-    /// is made anew if another was there meanwhile.
+    /// is made anew if another was there in the meantime.
     ///
     /// # Errors
     /// As [`FacilityTarget::create`]; `InUse` where another is open on the user's device.

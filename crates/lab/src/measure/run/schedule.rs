@@ -44,7 +44,7 @@ pub struct ScheduledPass {
 pub struct PassDone {
     /// When it began: UTC, ISO 8601.
     pub at: String,
-    /// The state of the machine meanwhile.
+    /// The state of the machine in the meantime.
     pub conditions: Conditions,
     /// What was found.
     pub outcome: WorkloadOutcome,
