@@ -51,9 +51,9 @@ pub struct Run {
 /// What other programs did during the passes of a run that count.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Disturbance {
-    /// What readers have to know before all else, in whole sentences; nothing of a run that nothing disturbed.
+    /// What readers must know first, in whole sentences; `None` for an undisturbed run.
     pub message: Option<String>,
-    /// Whether it may have changed figures: too much for a run that documents show.
+    /// Whether it may have changed figures. Documents do not show such a run.
     pub unfit: bool,
     /// Passes that count.
     pub passes: usize,
@@ -73,7 +73,7 @@ pub struct Disturbance {
 pub(crate) const FEW: f64 = 0.2;
 
 impl Run {
-    /// What other programs did in the meantime.
+    /// What other programs did.
     pub fn disturbance(&self) -> Disturbance {
         let passes: Vec<&Pass> = self.passes.iter().filter(|p| p.round.is_some()).collect();
         let loads: Vec<OtherLoad> = passes.iter().filter_map(|p| p.conditions.others).collect();
@@ -118,7 +118,7 @@ impl Run {
         passes.values().map(|(all, disturbed)| *disturbed as f64 / *all as f64).fold(0.0, f64::max)
     }
 
-    /// Facilities and workloads that were asked for, failed, and have fewer passes than planned.
+    /// Requested facilities and workloads that failed and have fewer passes than planned.
     pub fn missing(&self) -> Vec<(&str, &str)> {
         let failed = |facility: &str, workload: &str| {
             let of = |f: &&RunFailure| f.facility == facility && f.workload.as_deref().is_none_or(|w| w == workload);
@@ -152,7 +152,7 @@ pub struct RunPlan {
     study: Option<Box<Study>>,
 }
 
-/// The same as it stands in a file, in which the plan does not say a second time what the study asks for.
+/// The same in a file, where the plan does not repeat what the study sets.
 #[derive(Deserialize)]
 struct StoredPlan {
     #[serde(flatten)]
@@ -281,7 +281,7 @@ pub struct Measure {
     pub bytes: u64,
     /// Seconds that it took.
     pub seconds: f64,
-    /// Seconds that all processors together were busy in the meantime, if measured.
+    /// Seconds that all processors together were busy during that time, if measured.
     pub cpu_s: Option<f64>,
 }
 
@@ -318,7 +318,7 @@ impl Measure {
         Self { bytes, ..Self::new(case, Unit::Seconds, took.seconds, took) }
     }
 
-    /// The seconds that something took which is paid besides.
+    /// The seconds of an extra cost.
     pub fn cost(case: Case, took: Elapsed) -> Self {
         Self::new(case, Unit::CostSeconds, took.seconds, took)
     }
@@ -353,7 +353,7 @@ pub struct Trace {
     pub facility: String,
     /// Name of the workload.
     pub workload: String,
-    /// For people: what was done in the meantime.
+    /// What was done during the trace, for people.
     pub title: String,
     /// In the order of time.
     pub requests: Vec<TracedRequest>,

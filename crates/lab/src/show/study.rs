@@ -184,8 +184,8 @@ fn published(
     Some((PublishedCell { value, printed, loss }, ours.map(|(_, unit)| unit)))
 }
 
-/// What a published figure lost against that of the column that its own is against. Nothing where one of them is in doubt or
-/// measures no performance.
+/// The loss of a published figure against that of the unencrypted column. `None` if one of them is in doubt or measures no
+/// performance.
 fn published_loss(
     study: &Study,
     table: &StudyTable,
@@ -209,7 +209,7 @@ fn printed_loss(figure: &Figure) -> Option<f64> {
     losses_of(std::slice::from_ref(figure)).first().filter(|loss| loss.share_only).map(|loss| loss.loss)
 }
 
-/// What this run has of a case, wherever its axis lies if no place is named.
+/// This run's figure of a case; anywhere on its axis if no place is named.
 ///
 /// # Errors
 /// Why there is none.
@@ -273,7 +273,7 @@ fn why(run: &Run, Meant { workload, series, .. }: Meant<'_>, facility: &str) -> 
     reason.unwrap_or_else(|| NONE.into())
 }
 
-/// What a conclusion comes to here.
+/// The verdict on a conclusion.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct JudgedConclusion<'a> {
     /// What the study says.
@@ -292,7 +292,7 @@ pub fn conclusions<'a>(study: &'a Study, run: &Run, summary: &Summary) -> Vec<Ju
     study.conclusions.iter().map(|claim| here.judge(claim)).collect()
 }
 
-/// Processors that other programs kept busy, from which on a verdict takes note of them.
+/// A verdict considers other programs if they kept at least this many processors busy.
 const BUSY: f64 = 0.1;
 
 /// The same for the share of the processors' time that a hypervisor took on average.
@@ -357,7 +357,7 @@ impl<'r> Here<'r> {
         JudgedConclusion { text: &claim.text, source: &claim.source, verdict, why: said.collect::<Vec<_>>().join(" ") }
     }
 
-    /// Why a run of this size says nothing about it.
+    /// Why a run of this size cannot judge it.
     fn other_extent(self, claim: &StudyConclusion) -> Option<String> {
         let (moved, least) = (self.run.plan.scale, claim.scale.unwrap_or(self.study.standard.scale));
         (moved < least).then(|| {
@@ -365,7 +365,7 @@ impl<'r> Here<'r> {
         })
     }
 
-    /// Why a run on these media says nothing about it.
+    /// Why a run on these media cannot judge it.
     fn other_medium(self, claim: &StudyConclusion) -> Option<String> {
         let theirs = claim.medium.or(self.study.medium)?;
         let media = claim.comparisons().map(|check| check.medium.unwrap_or(1).saturating_sub(1));
@@ -542,7 +542,7 @@ impl<'a> Meant<'a> {
         Self { workload, operation, series, x: *x, facility, medium: medium.unwrap_or(1).saturating_sub(1) }
     }
 
-    /// What it is compared with. In another workload, places and series are other ones, too.
+    /// What it is compared with. Another workload has other places and series, too.
     fn base(check: &'a ConclusionCheck) -> Self {
         let own = Self::own(check);
         let same = check.against_workload.is_none();
@@ -558,7 +558,7 @@ impl<'a> Meant<'a> {
 }
 
 impl Meant<'_> {
-    /// What it is beside another: the facility, and whatever else they differ in.
+    /// Its name beside another: the facility, and everything else in which the two differ.
     fn words(self, other: Self) -> String {
         let x = |x: Option<f64>| x.map(|x| format!("at {x}")).unwrap_or_default();
         let parts = [

@@ -98,7 +98,7 @@ const IDLE: f64 = 0.1;
 /// The same for the clock frequency, as a share of the middle one.
 const CLOCK: f64 = 0.1;
 
-/// A data generator less than this many times as fast as a write takes a good part of the write's time.
+/// If the data generator is less than this many times as fast as a write, it takes a good part of the write's time.
 const GENERATOR: f64 = 3.0;
 
 /// Sentences about single figures, for each facility and in all.
@@ -216,8 +216,8 @@ fn findings(run: &Run, cells: &[Cell]) -> Vec<String> {
     overviews.into_iter().map(|(_, sentence)| sentence).chain(telling).collect()
 }
 
-/// The end of the interval that is closer to no loss; 0 where the interval holds that. Of a gain, it is the loss of the
-/// baseline against the facility: gains have no upper end, and would all come before the losses.
+/// The end of the interval that is closer to zero; 0 if the interval contains zero. For a gain, it is the loss of the
+/// baseline against the facility: gains have no upper limit, and would all come before the losses.
 fn certain(cell: &Cell) -> f64 {
     match &cell.loss {
         Some(Loss { verdict: LossVerdict::Slower, low, .. }) => *low,
@@ -403,7 +403,7 @@ fn failed(run: &Run) -> Vec<String> {
     let mut sentences: Vec<(String, usize)> = Vec::new();
     let missing = run.missing();
     for failure in &run.failures {
-        // What failed and was measured all the same has passed.
+        // A failure that was followed by a measurement is over.
         let lost = |workload: &str| missing.contains(&(&*failure.facility, workload));
         let passed = match &failure.workload {
             Some(workload) => !lost(workload),

@@ -45,13 +45,13 @@ impl Catalogue {
     /// those in `more`. A later one replaces an earlier one of its name, unless that is ours.
     ///
     /// # Errors
-    /// `Misuse` for a file that is no facility, a baseline that is none, and a user's file where this is root and the
+    /// `Misuse` for a file that is not a facility, an unknown baseline, and a user's file if this process is root and the
     /// user is not; `Io`.
     pub fn load(more: Option<&Path>) -> Result<Self> {
         let mut all = Self::built_in()?;
         let users = config_folder().join("peers");
         if users.is_dir() {
-            // With sudo, the folder may still be that of who called it, and whatever runs there writes to it.
+            // With sudo, the folder may still be the caller's, whose programs can write to it.
             all.add_folder(&users, must_be_roots)?;
         }
         if let Some(folder) = more {
@@ -66,7 +66,7 @@ impl Catalogue {
         &self.0
     }
 
-    /// Names of those that are measured where nobody names any: ours with their default ciphers, and their baseline.
+    /// Names of those that are measured by default: ours with their default ciphers, and their baseline.
     pub fn defaults(&self) -> Vec<String> {
         ours::defaults()
     }
@@ -177,7 +177,7 @@ fn must_be_roots(path: &Path) -> Result<()> {
     Err(Error::misuse(what).at(path).hint("If you trust it, name the folder with --peers. Or set HOME to root's home."))
 }
 
-/// The least number of letters that are put in, taken out or changed to make one of the other (Levenshtein).
+/// The smallest number of insertions, deletions and changes of letters between the two (Levenshtein).
 fn distance(one: &str, other: &str) -> usize {
     let other: Vec<char> = other.chars().collect();
     let mut row: Vec<usize> = (0..=other.len()).collect();

@@ -59,7 +59,7 @@ pub fn losses_of(figures: &[Figure]) -> Vec<PublishedLoss> {
             .iter()
             .filter(|baseline| fits(baseline.first, encrypted))
             .max_by_key(|baseline| closeness(baseline.first, encrypted))?;
-        // What has lost a digit has no difference to anything.
+        // A figure that lost a digit cannot be compared.
         if [encrypted, baseline.first].into_iter().any(|f| f.note.starts_with("suspect")) {
             return None;
         }

@@ -198,8 +198,8 @@ fn paragraphs(text: impl Iterator<Item = String>) -> String {
     text.map(|paragraph| format!("{}\n\n", escaped(&paragraph))).collect()
 }
 
-/// The rows that have a figure of ours, each with its unit: what is here, what that is less than without encryption, and the
-/// same of the study. What only the study has is counted.
+/// The rows with a figure of ours, each with its unit: our figure and its loss, and those of the study. Rows that only the
+/// study has are counted.
 fn markdown_table(filled: &FilledTable<'_>) -> String {
     let (title, text) = words(filled);
     let ours = |cell: &&StudyCell<'_>| matches!(cell.here, OwnFigure::Figure { .. });
@@ -251,7 +251,7 @@ fn both(cell: &StudyCell<'_>, of_row: Option<Scale>) -> String {
     with(here, lost_here) + &theirs
 }
 
-/// What Markdown would take for its own, taken as it is.
+/// The text with Markdown's special characters escaped.
 fn escaped(text: &str) -> String {
     let special = |c: char| matches!(c, '\\' | '`' | '*' | '_' | '|' | '<' | '[' | '#');
     printable(text).chars().flat_map(|c| special(c).then_some('\\').into_iter().chain([c])).collect()
@@ -306,7 +306,7 @@ fn advised(filled: &FilledTable<'_>) -> impl Iterator<Item = [String; 3]> {
     })
 }
 
-/// The title of a table, and what there is to say of it.
+/// The title of a table, and the text below it.
 fn words(filled: &FilledTable<'_>) -> (String, Vec<String>) {
     let number = &filled.table.number;
     let title =
@@ -416,7 +416,7 @@ fn theirs(cell: &StudyCell<'_>) -> Option<[f64; 3]> {
 /// Headings of the conclusions.
 const VERDICTS: [&str; 4] = ["conclusion", "the study", "here", "verdict"];
 
-/// What the conclusions come to.
+/// The verdicts of the conclusions.
 fn claims(judged: &[JudgedConclusion<'_>]) -> Extra {
     let row = |JudgedConclusion { text, source, verdict, why }: &JudgedConclusion<'_>| {
         vec![(*text).to_owned(), (*source).to_owned(), why.clone(), (*verdict).to_owned()]

@@ -18,7 +18,7 @@ use crate::measure::workloads::prelude::*;
 /// Seconds after which a guest that has not finished is killed.
 const PATIENCE: &str = "600";
 
-/// A guest that tells nothing for so long hangs: no step takes a tenth of it.
+/// A guest that is silent for this long hangs: no step takes a tenth of it.
 const SILENCE: Duration = Duration::from_secs(60);
 
 /// Seconds that each step takes at least: the guest needs twenty times as long to start a process.
@@ -27,7 +27,7 @@ const SHORTEST_S: f64 = 0.001;
 /// Bytes of a request while the image is copied.
 const BLOCK: usize = 1 << 20;
 
-/// What the guest tells (see `debian.init`), what that is called in a report, and what it told before that began.
+/// A step that the guest reports (see `debian.init`), its name in reports, and the message before it begins.
 const STEPS: &[(&str, &str, Option<&str>)] = &[
     ("start", "start of the system", None),
     ("python3", "first run of python3", Some("before-python3")),

@@ -37,7 +37,7 @@ const fn step(begins: &'static str, operation: &'static str, field: usize, count
     Step { begins, operation, field, counts }
 }
 
-/// How often it is run again where the times of its steps cannot be told.
+/// How often it is repeated if the times of its steps cannot be determined.
 const TRIES: usize = 3;
 
 /// One of its tests.
@@ -179,8 +179,8 @@ fn bonnie(folder: &Path, extent: Extent, lab: &Lab) -> Result<WorkloadOutcome> {
     Err(strange("a step ended before its beginning was seen"))
 }
 
-/// The figures, from its CSV and the lines by which it told how far it was. Nothing where two of those were heard at
-/// once: a busy machine may do that with a short step.
+/// The figures, from its CSV and its progress lines. `None` if two of those lines were read at once, as may happen for a
+/// short step on a busy machine.
 fn measures(output: &str, told: &[Said], extent: Extent) -> Result<Option<Vec<Measure>>> {
     let fields = fields(output)?;
     let mut measures = Vec::new();
