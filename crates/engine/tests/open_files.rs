@@ -1,4 +1,4 @@
-//! What many open files take of memory: alone in its process, which is looked at as a whole.
+//! What many open files take of memory: alone in its process, which is examined as a whole.
 
 use std::ffi::OsStr;
 use std::fs;

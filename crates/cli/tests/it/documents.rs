@@ -61,7 +61,7 @@ fn every_verb_has_a_man_page() {
     assert!(page.contains(".SH EXAMPLES") && page.contains("\\-\\-socket"), "{page}");
 }
 
-/// What bash offers at a tab behind these words.
+/// What bash offers at a tab after these words.
 fn completed(words: &[&str], folder: &Folder) -> Vec<String> {
     let script = r#"source <("$0" completions bash)
         compopt() { COMPREPLY=("$*"); }

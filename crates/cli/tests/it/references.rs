@@ -105,7 +105,7 @@ fn differencing_vhdx(folder: &Folder) {
 fn images_that_name_other_files_are_refused_and_neither_is_touched() {
     let (Some(qemu_img), Some(_)) = (program("qemu-img"), program("qemu-nbd")) else { return };
     let folder = Folder::new();
-    // A volume, so that a verb that got there would go on.
+    // A volume, so that a verb that got there would continue.
     let victim = folder.luks2("victim");
     let new = folder.str("new");
     fs::write(&new, "another").expect("a file");
@@ -204,7 +204,7 @@ fn nothing_is_written_over_http_and_nobody_is_asked() {
     fs::write(&new, "another").expect("a file");
     let mount_point = folder.str("m");
     fs::create_dir(&mount_point).expect("a folder");
-    // No password is given, and there is no terminal: whoever asked would fail otherwise.
+    // No password is given, and there is no terminal: a verb that asked would fail otherwise.
     for verb in [
         vec!["mount", &place, &mount_point],
         vec!["serve", &place],

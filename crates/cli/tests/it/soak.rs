@@ -293,7 +293,7 @@ impl Work<'_> {
     }
 }
 
-/// The child: goes on where the model says that the last one stopped, and leaves the model for the next.
+/// The child: continues where the model says that the last one stopped, and leaves the model for the next.
 #[test]
 #[ignore = "the soak runs it"]
 fn exerciser() {

@@ -103,7 +103,7 @@ fn xts_encrypts_as_published() {
     }
 }
 
-/// The ciphers of a cascade under their keys, which lie one behind the other, in the order in which they encrypt.
+/// The ciphers of a cascade under their keys, which lie one after the other, in the order in which they encrypt.
 fn cascade(v: &Vector, acceleration: Acceleration) -> Vec<Box<dyn BlockCipher>> {
     let key = v.bytes("key");
     let mut rest = &key[..];

@@ -19,7 +19,7 @@ const ALLOWED: &[(&str, &str)] = &[
     ("window/", "it reads names in the program's JSON, and does not know the engine"),
 ];
 
-/// What stands before a text that something is compared with, and what stands behind one.
+/// What stands before a text that something is compared with, and what stands after one.
 const BEFORE: &[&str] = &["==", "!=", "starts_with(", "contains(", "eq_ignore_ascii_case(", "same_name(", "matches!("];
 const BEHIND: &[&str] = &["==", "!=", "=>", "|"];
 

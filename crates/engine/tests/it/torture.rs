@@ -1,7 +1,7 @@
 //! Every verb of every format that writes, interrupted at every point: what is left opens, what was flushed is there, and a second
 //! run comes to the end. The scenarios stand beside the other tests of their formats; that none is missing is a test, too.
 //!
-//! A point is what one crash can leave, or one write or flush that fails. A part of them is a test; `make torture` goes on until
+//! A point is what one crash can leave, or one write or flush that fails. A part of them is a test; `make torture` continues until
 //! there were 100,000 (`TORTURE_POINTS`), and says how many each scenario had.
 
 use std::collections::BTreeSet;
@@ -76,7 +76,7 @@ pub struct Scenario {
     pub finish: Write,
 }
 
-/// What opens a volume, to be had again and again.
+/// What opens a volume; can be copied.
 #[derive(Clone)]
 pub enum Key {
     Passphrase(String),
@@ -262,7 +262,7 @@ fn memory(image: &[u8]) -> Arc<dyn Store> {
 }
 
 impl Scenario {
-    /// Looks at crashes to a depth, goes on from `most` of them, and has as many operations of each kind fail.
+    /// Looks at crashes to a depth, continues from `most` of them, and has as many operations of each kind fail.
     fn torture(&self, depth: Depth, most: usize) -> Points {
         let what = format!("{}, {}", self.format, self.name);
         let crash = Arc::new(CrashStore::new(self.before.clone()));
@@ -453,7 +453,7 @@ fn torture() {
     WRITERS.iter().zip(written).for_each(|((name, _), crashes)| println!("{crashes:>8} {:26}  {name}", ""));
 }
 
-/// What writes and is not in the table above would not be looked at.
+/// What writes and is not in the table above would not be examined.
 #[test]
 fn every_function_that_prepares_a_change_is_a_verb() {
     let editor = include_str!("../../src/formats/editor.rs");

@@ -216,7 +216,7 @@ fn a_disturbed_pass_is_made_again_and_a_busy_machine_is_told_of_first() {
     assert_eq!((kept.again, kept.cpu_s), (2, 0.2), "the calmest counts");
     assert_eq!((run.disturbance().message, run.unfit_for_documents()), (None, None));
 
-    // One that stays disturbed is told of, and its figure is the median of five.
+    // One that stays disturbed is reported, and its figure is the median of five.
     let (run, made) = disturbed(|made| if (3..6).contains(&made) { 0.5 } else { 0.0 });
     assert_eq!((made, run.passes.len(), run.disturbance().disturbed), (20, 18, 1));
     let message = run.disturbance().message.expect("it was busy for a while");
@@ -421,7 +421,7 @@ impl Bench for Steps {
     }
 }
 
-/// Begins or resumes the run in `folder`, and goes on for so many steps.
+/// Begins or resumes the run in `folder`, and continues for so many steps.
 fn sit(folder: &std::path::Path, steps: usize) -> Result<RunState> {
     let (mut journal, mut state) = match folder.exists() {
         true => Journal::resume(folder)?,
@@ -479,7 +479,7 @@ fn a_journal_that_is_torn_anywhere_is_cut_to_whole_lines_and_goes_on() {
             Err(e) => assert!(len < first && matches!(e.kind, ErrorKind::Malformed { .. }), "{len}: {e}"),
         }
     }
-    // Torn in the middle of a pass, it goes on.
+    // Torn in the middle of a pass, it continues.
     std::fs::write(torn.join(journal::FILE), &bytes[..bytes.len() - 7]).expect("written");
     sit(&torn, usize::MAX).expect("it goes on");
     // A line in the middle that makes no sense is no torn end.

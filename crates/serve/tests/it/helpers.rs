@@ -43,7 +43,7 @@ fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port").port()
 }
 
-/// A helper gets nowhere by listening, whoever of its processes does so, and it is said why. One that serves the socket it was handed
+/// A helper cannot listen in any of its processes, and the error says why. One that serves the socket it was handed
 /// may connect to where it likes.
 #[test]
 fn no_helper_listens_on_a_socket_of_its_own() {
@@ -182,7 +182,7 @@ fn landlock() -> bool {
     Command::new("python3").args(["-c", &ask]).status().is_ok_and(|status| status.success())
 }
 
-/// What was looked at is what is opened: a name that leads to another file afterwards, for a helper that is started anew, leads nowhere.
+/// What was examined is what is opened: a name that leads to another file afterwards, for a helper that is started anew, leads nowhere.
 #[test]
 fn a_helper_that_is_started_anew_has_the_file_that_was_opened() {
     let (Some(qemu_img), Some(_)) = (program("qemu-img"), program("qemu-nbd")) else { return };

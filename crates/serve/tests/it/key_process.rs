@@ -174,7 +174,7 @@ fn same(kept: &Volume, own: &Volume, rounds: usize) {
 /// Something to try: it works, or it is an error.
 type Attempt = fn() -> io::Result<()>;
 
-/// What a key process may not do, whoever has taken it over.
+/// What a key process cannot do, even under an attacker's control.
 const FORBIDDEN: &[(&str, Attempt)] = &[
     ("open a file", || File::open("/proc/self/maps").map(drop)),
     ("make a file", || File::create(std::env::temp_dir().join("claviger-caged")).map(drop)),
@@ -230,7 +230,7 @@ mod unsafe_calls {
     }
 
     pub fn trace_parent() -> io::Result<()> {
-        // SAFETY: it takes no memory. The parent goes on, and is let go when this process ends.
+        // SAFETY: it takes no memory. The parent continues, and is let go when this process ends.
         check(unsafe { libc::ptrace(libc::PTRACE_SEIZE, libc::getppid(), 0, 0) })
     }
 

@@ -158,7 +158,7 @@ fn a_folder_whose_keys_are_elsewhere_is_the_same_folder() {
         first.iter().for_each(|step| apply(&open.tree, step).unwrap_or_else(|e| panic!("{what}, {step:?}: {e}")));
         same(&after_first, &open.tree, &what);
         open.end();
-        // With the keys in this process, and elsewhere again: what one has made the other goes on with.
+        // With the keys in this process, and elsewhere again: what one has made the other continues with.
         let open = Open::here(lower, mount).expect("it opens");
         same(&after_first, &open.tree, &what);
         second.iter().for_each(|step| apply(&open.tree, step).unwrap_or_else(|e| panic!("{what}, {step:?}: {e}")));

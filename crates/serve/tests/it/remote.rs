@@ -1,4 +1,4 @@
-//! Stores that servers elsewhere have: what is written through them is there, whoever serves it, and whatever happens to connections.
+//! Remote stores: written data are stored with every server, even if connections break.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -288,7 +288,7 @@ impl Proxy {
                         random.below(most)
                     }
                 };
-                // One connection at a time: who comes meanwhile waits.
+                // One connection at a time: who comes in the meantime waits.
                 forward(client, server, limit);
                 between();
                 counted.fetch_add(1, Ordering::SeqCst);

@@ -216,7 +216,7 @@ fn a_user_encrypts_in_a_volume_where_the_administrator_lets_users_share() {
     let password = ["--password-file", &place.folder.password];
     let create = ["create", "--format", "TrueCrypt", "--quick", "--hash", "SHA-512", "--size", "41M", &volume];
     place.run(create.iter().chain(&password)).succeeds();
-    // Whoever runs it owns it all.
+    // The user who runs it owns everything.
     let mut copy = place.command("sh");
     copy.args(["-ec", &format!("{} mount --filesystem none {volume} {} --password-file {}; dd if={} of={}/volume conv=notrunc status=none; {0} unmount {volume}",
         env!("CARGO_BIN_EXE_claviger"), place.dir("plaintext"), place.folder.password, disk.image, place.folder.str("plaintext"))]);

@@ -641,7 +641,7 @@ assert ids == list(range(max(1, last - 499), last + 1)), ids
 print(last)
 "#;
 
-/// A process commits, and is killed, or who serves its folder is. All that was reported as committed is there.
+/// A process commits, and it or the server of its folder is killed. Everything reported as committed survives.
 fn databases(database: &Database, lasts: Lasts, seed: u64) {
     let Some(place) = (database.place)().map(MountSpace::without_a_deadline) else { return };
     // Debian's, which every user may run.

@@ -21,7 +21,7 @@ pub struct Scenario {
     /// Makes what is there before.
     before: &'static [&'static str],
     pub verb: &'static str,
-    /// How to go on or to begin anew, in turn until one succeeds; `rm NAME; ` first removes a file.
+    /// How to continue or start over, in turn until one succeeds; `rm NAME; ` first removes a file.
     again: &'static [&'static str],
     /// What gives the data before, and what gives them after. In between all of one or all of the other do.
     old: &'static [&'static str],
@@ -460,7 +460,7 @@ pub struct Stage {
     calls: faults::Ended,
 }
 
-/// What a command prints, but for what is random in it and behind.
+/// What a command prints, but for what is random in it and after.
 struct Data {
     len: usize,
     known: Vec<u8>,
@@ -580,7 +580,7 @@ impl Stage {
         self.all(at, self.scenario.new, &self.new)
     }
 
-    /// Whether all of one state is there.
+    /// Whether one state is complete.
     pub fn is_whole(&self, at: &Path) -> Result<(), String> {
         let neither = |old| {
             let lost = |new, between| format!("lost: neither {old} nor {new} nor {between}");

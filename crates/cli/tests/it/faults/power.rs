@@ -1,5 +1,5 @@
 //! Power loss below a mounted volume, and below the file system that volumes lie on: a real kernel writes the log of its disk
-//! (dm-log-writes in user-mode Linux), and the disk is looked at as it may be after any request. What a program was told to be on the
+//! (dm-log-writes in user-mode Linux), and the disk is examined as it may be after any request. What a program was told to be on the
 //! disk is there, and what is changed is old or new.
 
 use std::fs;
@@ -85,7 +85,8 @@ fn bytes_of(number: usize) -> Vec<u8> {
     Random::new(number as u64).bytes(1 + number * 7919 % 50_000)
 }
 
-/// A mounted volume on the disk with an ext4 in it, and a program that writes files and syncs them: each is there. How often power failed.
+/// A mounted volume on the disk with an ext4 in it, and a program that writes and syncs files: each synced file survives. Returns
+/// how often power failed.
 fn below_a_mount(create: &[&str], open: &[&str], files: usize, anywhere: usize) -> Option<usize> {
     let folder = Folder::new();
     let volume = folder.str("disk");

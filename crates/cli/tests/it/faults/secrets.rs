@@ -21,7 +21,7 @@ use claviger_testkit::processes::{Memory, Needle, Registers, found};
 use claviger_testkit::reference::aes::Aes;
 use claviger_testkit::tools;
 
-/// Ciphers whose volumes are looked at: each has key schedules of its own.
+/// Ciphers whose volumes are examined: each has key schedules of its own.
 const SINGLE: &[&str] = &["AES", "Serpent", "Twofish"];
 
 /// The password, the header key and the master keys of a volume of one cipher, made with SHA-512 and [`PASSWORD`]: its

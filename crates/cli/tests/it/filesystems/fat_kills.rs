@@ -1,6 +1,6 @@
 //! The process that serves a FAT or exFAT mount is killed at random moments. No fsck repairs anything in between: the next mount shows
 //! what a kill has left. No two names share clusters, nothing that was synced is lost, and a change of one file changes no other.
-//! A few kills here; `make torture` goes on for as long as `ENDURE` says, in seconds. `CLAVIGER_SEED` repeats a run, as far as moments
+//! A few kills here; `make torture` continues for as long as `ENDURE` says, in seconds. `CLAVIGER_SEED` repeats a run, as far as moments
 //! can be repeated.
 
 use std::collections::BTreeMap;

@@ -74,7 +74,7 @@ fn files_of_an_image_that_nothing_encrypts_are_reached() {
     assert_eq!(fs::read(folder.path("out/one")).expect("a copy"), b"first");
     let info = run(["info", "--json", &image, ":/inner/one"]).succeeds().json();
     assert_eq!((info["state"].as_str(), info["size"].as_u64()), (Some("clear"), Some(5)), "{info}");
-    // Whoever gives a password, or asks for bytes, believes that it is encrypted.
+    // A user who gives a password, or asks for bytes, believes that it is encrypted.
     run(["ls", "--password-file", &folder.password, &image]).fails(3, &["unencrypted", "no password"]);
     run(["ls", "--hash", "SHA-512", &image]).fails(3, &["unencrypted", "hash"]);
     run(["ls", "--format", "TrueCrypt", "--hash", "SHA-512", "--password-file", &folder.password, &image])
@@ -282,12 +282,12 @@ fn a_home_opens_with_the_login_password_and_gets_another() {
     if folder.path("mount-passphrase").exists() {
         let mount = folder.str("mount-passphrase");
         assert_eq!(cat(&mount).succeeds().out, b"hello", "the passphrase itself works, too");
-        // Whoever has forgotten the login password wraps it anew.
+        // Without the login password, the passphrase itself can be wrapped anew.
         run(["change", "--password-file", &mount, "--new-password-file", password, &lower]).succeeds();
         assert_eq!(cat(password).succeeds().out, b"hello");
     }
     run(["change", "--password-file", &new, "--new-password-file", &new, &lower]).fails(2, &[]);
-    // What is missing is told.
+    // The missing file is reported.
     fs::rename(beside.join("wrapped-passphrase"), folder.path("copy")).expect("renamed");
     let explained = run(["explain", "--password-file", &new, &lower]).fails(2, &[]).text();
     assert!(

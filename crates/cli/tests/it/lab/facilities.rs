@@ -1,4 +1,4 @@
-//! The lab's facilities, tried as `claviger lab check` tries them: made, opened, written, closed, looked into, opened again.
+//! The lab's facilities, tried as `claviger lab check` tries them: made, opened, written, closed, examined, opened again.
 
 use std::fs;
 use std::path::Path;

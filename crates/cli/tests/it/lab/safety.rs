@@ -193,7 +193,7 @@ fn a_stored_run_cannot_make_a_resumed_one_write_elsewhere() {
     let device = format!("\"backing\":{{\"kind\":\"device\",\"path\":\"{}\"}}", disk.device());
     resume(&first.replace(backing, &device)).fails(1, &["--force"]);
     assert!(disk.is_all_zeros());
-    // Torn in the middle of its last line, it goes on.
+    // Torn in the middle of its last line, it continues.
     resume(&text[..text.len() - 20]).succeeds();
 }
 

@@ -125,7 +125,7 @@ impl Terminal {
     }
 }
 
-/// Each name in a folder of its own, behind a path, and behind an option with `=`.
+/// Each name in a folder of its own, after a path, and after an option with `=`.
 fn paths_are_one_word(shell: &'static Shell) {
     let Some(terminal) = Terminal::new(shell) else { return };
     let mut lines = Vec::new();

@@ -82,7 +82,7 @@ fn processes_with_keys_take_each_in_front() {
     served.stop().succeeds();
 }
 
-/// A command to paste has the option for it where it is one, behind whatever stood in front.
+/// A command to paste has the option for it where it is one, after whatever stood in front.
 #[test]
 fn what_was_interrupted_goes_on_with_the_same_words() {
     let folder = Folder::new();

@@ -145,7 +145,7 @@ fn the_bar_is_for_terminals() {
     assert_eq!(fs::read_to_string(log).expect("a file"), "");
 }
 
-/// Whoever starts the program may want no question, not even where there is a terminal.
+/// A calling program can forbid all questions, even if there is a terminal.
 #[test]
 fn nobody_is_asked_where_that_is_said() {
     let folder = Folder::new();
@@ -155,7 +155,7 @@ fn nobody_is_asked_where_that_is_said() {
     assert!(!output.contains("Password: ") && output.contains("--password-fd"), "{output}");
 }
 
-/// Another program is told how far the work is: whole lines, up to the end.
+/// Another program gets the progress: whole lines, up to the end.
 #[test]
 fn progress_is_told_to_another_program() {
     let folder = Folder::new();
@@ -186,7 +186,7 @@ fn progress_is_told_to_another_program() {
     assert!(last["what"] == "Reading" && last["unit"] == "bytes" && last["done"] == last["all"], "{last}");
 }
 
-/// What people do by mistake is told in a way that they know what to do next.
+/// Errors about frequent mistakes say what to do next.
 #[test]
 fn mistakes_are_told_with_what_to_do() {
     let folder = Folder::new();

@@ -351,7 +351,7 @@ fn a_mount_keeps_its_keys_elsewhere_too() {
     let pid = place.mount(&volume, &dir, &[ISOLATED]).succeeds().json()["pid"].as_u64().expect("a pid") as u32;
     tools::run(Command::new("kill").args(["-KILL", &key_process_of(pid).to_string()]));
     wait_until("it is taken down", || !place.mounted(&dir) && ended(pid));
-    // The record stays for whoever asks, and the next mount cleans up.
+    // The record stays, and the next mount cleans up.
     place.mount(&volume, &dir, &[]).succeeds();
     assert!(fs::read(format!("{dir}/file")).expect("a file") == bytes);
     place.unmount(&dir).succeeds();
@@ -659,7 +659,7 @@ fn who_reads_and_writes_for_a_reencryption_has_no_key() {
     assert!(found(&key_processes.ordinary, &needles).is_empty(), "its keys are where secrets are");
 }
 
-/// Whether the header says that a reencryption goes on.
+/// Whether the header says that a reencryption is in progress.
 fn begun(path: &str) -> bool {
     let area = fs::read(path).unwrap_or_default();
     String::from_utf8_lossy(&area[..area.len().min(16 << 10)]).contains("online-reencrypt")

@@ -118,7 +118,7 @@ fn only_the_volume_that_was_locked_unlocks_it() {
     unlock(volume, inner).fails(1, &["another volume", "stays locked"]);
     assert!(locked(volume));
 
-    // Who is still asked for a password holds up the others no longer than that.
+    // A process that still asks for a password delays the others no longer than that.
     let mut first = asked(volume);
     unlock(volume, &folder.password).fails(1, &["another process is unlocking it"]);
     first.kill().expect("killed");

@@ -314,7 +314,7 @@ fn a_file_of_another_machine_is_mounted_over_ssh() {
     place.run(["mount"].iter().chain(&with).chain([&&*there, &&*dir])).succeeds();
     fs::write(format!("{dir}/file"), "over the line").expect("written");
     place.unmount(&dir).succeeds();
-    // Whoever is there reads it where it is.
+    // A client that is connected reads the remote store itself.
     assert_eq!(place.run(["cat"].iter().chain(&with).chain([&&*file, &"/file"])).succeeds().text(), "over the line");
     // A server that is somebody else is not spoken to.
     fs::write(

@@ -1,4 +1,4 @@
-//! Whoever waits for something outside the program hears of Ctrl-C, and the second one ends the program wherever it waits.
+//! Ctrl-C ends every wait for something outside the program, and the second one ends the program in any case.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -121,7 +121,7 @@ impl Started {
         }
     }
 
-    /// Whether anything of its group still runs. Who has ended may wait for somebody to take note.
+    /// Whether a process of its group still runs. Ended processes may not have been waited for yet.
     fn is_left(&self) -> bool {
         let group = self.0.id().to_string();
         let runs = |stat: String| {

@@ -124,7 +124,7 @@ fn an_empty_passphrase_opens_what_has_one() {
     run(["info", "--password-file", &folder.password, &volume]).succeeds();
 }
 
-/// Any password opens a plain volume, to noise: whoever writes to it then has lost it. cryptsetup makes the same difference.
+/// Any password opens a plain volume, to noise, and a write would then destroy it. cryptsetup makes the same difference.
 #[test]
 fn a_plain_volume_does_not_open_where_no_password_came() {
     let folder = Folder::new();

@@ -24,7 +24,7 @@ fn audit(volume: &str, more: &[&str]) -> Value {
     run(["verify", "--deniability", "--json"].iter().chain(more).chain([&volume])).succeeds().json()
 }
 
-/// The same for whoever has the password in this file.
+/// The same for an observer with the password in this file.
 #[track_caller]
 fn audit_with(password: &str, volume: &str, more: &[&str]) -> Value {
     audit(volume, &[&OPEN[..], &["--password-file", password], more].concat())
@@ -270,7 +270,7 @@ fn times_and_the_file_system_are_what_other_programs_say_and_nothing_is_touched(
     let text = |program: &str, args: &[&str]| {
         String::from_utf8(tools::run(Command::new(program).args(args)).stdout).expect("text").trim().to_owned()
     };
-    // Read before the times are looked at: that reading is one.
+    // Read before the times are examined: that reading is one.
     let (before, stat) = (bytes(&volume), || text("stat", &["-c", "%X %Y %Z %x %y %z", &volume]));
     let stated = stat();
     let seen = audit_with(&folder.password, &volume, &["--earlier", &volume]);

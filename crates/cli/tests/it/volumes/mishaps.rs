@@ -192,7 +192,7 @@ fn what_is_missing_of_the_data_is_said_and_the_rest_can_be_read() {
     assert!(findings(&json).contains(&words) && json["advice"].to_string().contains("--truncated"), "{json:#}");
     volume.with(&["info", &path]).fails(4, &[&words]);
     volume.with(&["info", "--truncated", &path]).succeeds();
-    // Cut off at the end, behind the data and in them.
+    // Cut off at the end, after the data and in them.
     let end = volume.whole.len() - 262_144;
     for (left, code, words) in [
         (end + 131_072 + 100_000, 0, "31072 bytes are missing, and it has no complete"),

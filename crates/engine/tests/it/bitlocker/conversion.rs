@@ -268,10 +268,10 @@ fn what_never_reached_the_disk_is_written_again() {
     }
 }
 
-/// Bytes behind the file systems: more than enough.
+/// Bytes after the file systems: more than enough.
 const BEHIND: usize = 320 << 10;
 
-/// File systems made by their own programs, with room behind them.
+/// File systems made by their own programs, with room after them.
 fn filesystems() -> Vec<(&'static str, Vec<u8>)> {
     let makers: [(&str, &[&str]); 3] = [
         ("mkfs.ntfs", &["-F", "-Q", "-q", "-c", "4096"]),
@@ -351,7 +351,7 @@ fn without_room_or_a_file_system_nothing_is_encrypted() {
     }
 }
 
-/// Tries to decrypt and to encrypt, and to go on, with a key. What is there afterwards is what was there, or all that it held.
+/// Tries to decrypt and to encrypt, and to continue, with a key. What is there afterwards is what was there, or all that it held.
 fn converted_or_as_it_was(made: &Made, image: &[u8], key: &[u8], what: &str) {
     for towards in [Some(Towards::Plain), Some(Towards::Encrypted), None] {
         let store = memory(image);

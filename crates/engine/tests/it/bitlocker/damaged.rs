@@ -62,7 +62,7 @@ fn block(made: &Made, copy: usize) -> Vec<u8> {
     area[..usize::from(u16::from_le_bytes([area[8], area[9]])) * unit].to_vec()
 }
 
-/// Puts a block into a copy's place, with a checksum that is right. `seal` makes what is behind it, too.
+/// Puts a block into a copy's place, with a checksum that is right. `seal` makes what is after it, too.
 fn put(image: &mut [u8], made: &Made, copy: usize, block: &[u8], seal: Option<Seal>) {
     let area = made.layout.metadata_len as usize;
     let place = &mut image[made.layout.metadata[copy] as usize..][..area];

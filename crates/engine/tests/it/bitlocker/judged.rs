@@ -57,7 +57,7 @@ fn members(block: &[u8]) -> Vec<Member> {
 fn members_of_datums(outer: &str, block: &[u8], place: Range<usize>, members: &mut Vec<Member>) {
     let mut at = place.start;
     for datum in Datum::parse_all(&block[place]) {
-        // Protectors and stretched keys have other datums behind numbers of their own.
+        // Protectors and stretched keys have other datums after numbers of their own.
         let (name, own) = match (datum.role, datum.kind) {
             (2, 8) => ("protector", Some(28)),
             (_, 4) => ("use", Some(4)),

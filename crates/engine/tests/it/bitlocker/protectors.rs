@@ -128,7 +128,7 @@ fn misuse<T>(result: Result<T>) -> String {
     }
 }
 
-/// A block of metadata and what stands behind it, read anew and by other code than the engine's.
+/// A block of metadata and what stands after it, read anew and by other code than the engine's.
 fn copies(made: &Made, image: &[u8]) -> [Vec<u8>; 3] {
     made.layout.metadata.map(|at| image[at as usize..][..AREA].to_vec())
 }
@@ -800,7 +800,7 @@ fn a_torn_copy_is_never_taken_for_a_whole_one() {
     });
 }
 
-/// Another program changed the metadata meanwhile: nothing is written.
+/// Another program changed the metadata in the meantime: nothing is written.
 #[test]
 fn metadata_that_were_changed_meanwhile_are_left_alone() {
     let (made, startup) = with_three();

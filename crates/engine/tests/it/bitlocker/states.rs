@@ -66,7 +66,7 @@ fn every_state_reads_right_and_is_written_where_that_is_safe() {
     for (current, next, writable) in
         [(5, 4, true), (5, 1, true), (3, 4, true), (3, 1, true), (2, 4, false), (2, 1, false)]
     {
-        // Before the header's place, in it, and behind it.
+        // Before the header's place, in it, and after it.
         for watermark in [0x6_0000, 0x9_0000, 0x9_1000, 0x14_0000, 0] {
             let state = State::HalfWay { current, next, watermark };
             if current == 2 && matches!(watermark, 0 | 0x9_0000 | 0x9_1000) {

@@ -211,7 +211,7 @@ fn a_size_beyond_what_is_stored_is_told() {
     }
 }
 
-/// Contents may begin anywhere behind the fewest bytes of a header, and the rest of it may hold anything.
+/// Contents may begin anywhere after the fewest bytes of a header, and the rest of it may hold anything.
 #[test]
 fn a_header_may_be_longer_or_have_several_keys() {
     let folder = Folder::new();
@@ -321,7 +321,7 @@ fn wrong_passphrases_are_told_and_change_nothing() {
     assert!(fs::read(dir.path().join(name)).expect("read") == good().stored());
 }
 
-/// Names that nobody can have meant are left out, whoever made them with the right key.
+/// Invalid names are left out, even if they were made with the right key.
 #[test]
 fn names_that_lead_elsewhere_are_left_out() {
     let dir = tempfile::tempdir().expect("a folder");

@@ -111,7 +111,7 @@ fn seen_by_host(folder: &Path) -> Seen {
     seen
 }
 
-/// Where both paths of a call are wrong, either may be told first.
+/// If both paths of a call are wrong, either may be reported first.
 fn kind(error: io::Error) -> ErrorKind {
     match error.kind() {
         ErrorKind::NotADirectory => ErrorKind::NotFound,

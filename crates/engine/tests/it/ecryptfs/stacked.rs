@@ -119,7 +119,7 @@ fn whatever_is_done_a_model_agrees() {
                 }
                 10 => {
                     tree.remove(root, name(&path)).expect("removed");
-                    // What is open is there all the same.
+                    // The open file still exists.
                     assert!(read_all(&tree, node) == *bytes);
                     opened.retain(|(node, of)| *of != path || tree.release(*node).is_err());
                     model.remove(&path);
@@ -200,7 +200,7 @@ fn names_of_others_are_left_out_and_counted() {
     let other = Stacked::new(host(folder.path()), Box::new(TestKeys::new(512, 2)));
     other.create(other.root(), name("theirs"), &NEW).expect("created");
     fs::write(folder.path().join("in clear"), "").expect("written");
-    // Whoever can write below makes names that would lead elsewhere, if they knew the key.
+    // Somebody with the key who can write to the lower folder makes names that lead outside it.
     for evil in ["..", "a/b", "", "/etc/passwd"] {
         let stored = TestKeys::new(512, 1).stored_name(name(evil)).expect("it encrypts anything");
         fs::write(folder.path().join(stored), "").expect("written");
@@ -284,7 +284,7 @@ fn many_at_once_see_only_what_was_written() {
     let folder = tempfile::tempdir().expect("a folder");
     let (tree, _) = WAYS[1](folder.path());
     let node = tree.create_open(tree.root(), name("file"), &NEW, BOTH).expect("created");
-    // Each has its own stripes of 1000 bytes, which share sectors with those of others; the file grows meanwhile.
+    // Each has its own stripes of 1000 bytes, which share sectors with those of others; the file grows in the meantime.
     thread::scope(|scope| {
         for who in 0..4u64 {
             let tree = &tree;
@@ -553,7 +553,7 @@ impl Tree for Recorder {
 }
 
 /// A format, whether a file whose making was cut short is always known as that, and bytes of which a change may change the
-/// ciphertext of all that is behind it, so that the whole of it may be torn.
+/// ciphertext of all that is after it, so that the whole of it may be torn.
 type Over = (fn(Arc<Recorder>) -> Stacked, bool, usize);
 
 const FORMATS: [Over; 3] = [

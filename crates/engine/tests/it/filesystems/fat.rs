@@ -253,7 +253,7 @@ fn what_others_wrote_to_exfat_is_read_and_changed() {
     let age =
         SystemTime::now().duration_since(tree.attributes(node("/FILE 7")).expect("there").modified.expect("a time"));
     assert!(age.as_ref().is_ok_and(|age| *age < Duration::from_secs(600)), "{age:?}");
-    // What grows is linked, and what is cut off is free, whoever wrote it.
+    // New clusters are linked, and clusters that were cut off are free, for files of any program.
     for folder in ["", "/Folder", "/FOLDER/ünïcödé", "/Folder/Ünïcödé/x"] {
         let real = folder.replace("FOLDER/ünï", "Folder/Ünï");
         for i in 0..40 {
@@ -602,7 +602,7 @@ fn the_mark_of_being_in_use_comes_before_the_first_change_and_goes_after_the_las
         assert_eq!(store.to_vec()[*state] & bit, *bit);
         tree.flush().expect("written");
         assert_eq!(store.to_vec()[*state] & bit, *bit);
-        // Whoever opens it now is told.
+        // Opening it now gives an error.
         let copy = Arc::new(MemoryStore::new(store.to_vec()));
         let other = open(copy.clone());
         assert_eq!(other.warnings().len(), 1);
@@ -749,7 +749,7 @@ fn a_crash_in_a_rename_of_entries_in_two_sectors_leaves_one_name() {
 /// Fails if a checker finds more than what is lost, in what was written after a crash: above all, two names on the same clusters.
 fn judge(said: &str) {
     assert!(!said.contains("share clusters") && !said.contains("already allocated"), "{said}");
-    // fsck.exfat: clusters behind the end of a file are lost.
+    // fsck.exfat: clusters after the end of a file are lost.
     for line in said.lines().filter(|line| line.contains("ERROR")) {
         assert!(line.contains("more clusters are allocated"), "{said}");
     }

@@ -557,7 +557,7 @@ fn damaged_file_systems_never_panic_or_loop() {
         image.run(command);
         let good = std::fs::read(&image.path).expect("the image");
         let store: Arc<dyn Store> = Arc::new(MemoryStore::new(good.clone()));
-        // Where anything is that is looked at: the beginning, and the records of the MFT.
+        // Where anything is that is examined: the beginning, and the records of the MFT.
         let places: Vec<usize> = match command.contains("ntfs") {
             true => [0..90, 16_384..24_576].into_iter().flatten().collect(),
             false if command.contains("exfat") => {

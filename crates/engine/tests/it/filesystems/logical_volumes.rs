@@ -285,7 +285,7 @@ fn other_kinds_are_refused_by_name_and_type() {
         let group = logical_volumes::read(&*store).expect("it is read").expect("a group");
         assert!(group.openable().contains(&"vg/sound".to_owned()) && !group.openable().contains(&"vg/x".to_owned()));
     }
-    // A part that nobody sees is not told of.
+    // A part that is not visible is not reported.
     let group = group(&Recipe::new(EXTENTS, &(hidden(&plain) + &volume("sound", &[(1, &linear(9))]))));
     assert_eq!(group.volumes.len(), 1);
 }

@@ -18,7 +18,7 @@ struct Kind {
     /// For open only.
     open: &'static str,
     key: bool,
-    /// What we are told, where the size of the tags does not say it.
+    /// Our option, if the size of the tags does not decide.
     hash: Option<&'static str>,
     /// What we find out.
     integrity: &'static str,

@@ -107,7 +107,7 @@ fn what_is_no_luks1_or_not_known_says_so() {
     }
 }
 
-/// A keyslot that is damaged does not keep another one from opening; it is told, and nothing is changed before a repair.
+/// A damaged keyslot does not keep another one from opening; it is reported, and nothing is changed before a repair.
 #[test]
 fn other_keyslots_open_beside_a_damaged_one() {
     let good = volume();
@@ -258,7 +258,7 @@ fn no_byte_of_a_header_makes_it_panic() {
     }
 }
 
-/// Who asks whether the work may begin hears of all keyslots together, not of each.
+/// The limit on work applies to all keyslots together, not to each.
 #[test]
 fn the_work_that_is_asked_about_is_that_of_all_keyslots() {
     for name in ["LUKS1", "LUKS2"] {

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 /// Size of a copy of the header, and where its JSON area begins.
 const SIZE: usize = 0x4000;
 const JSON: u64 = 4096;
-/// Where the second area of keyslots begins in the base image: behind two copies and one area.
+/// Where the second area of keyslots begins in the base image: after two copies and one area.
 const SECOND: u64 = 2 * 0x4000 + 258_048;
 
 /// A volume with two keyslots and two segments.
@@ -54,7 +54,7 @@ impl Image {
         self.text(&serde_json::to_vec(&metadata).expect("JSON"));
     }
 
-    /// Puts a text into both JSON areas, and zeros behind it.
+    /// Puts a text into both JSON areas, and zeros after it.
     fn text(&mut self, text: &[u8]) {
         for copy in [0, SIZE] {
             let area = &mut self.0[copy + JSON as usize..copy + SIZE];
@@ -636,7 +636,7 @@ fn reencryption() -> Value {
         "area": {"type": "none", "offset": "548864", "size": "4096"}})
 }
 
-/// In what is only looked at when a keyslot is tried, or the volume laid out. Keyslot 1 is gone.
+/// In what is only examined when a keyslot is tried, or the volume laid out. Keyslot 1 is gone.
 const TRIED: &[Case] = &[
     ("no iterations", |i| set(i, "/keyslots/0/kdf", "iterations", json!(0)), Malformed("kdf", JSON), Refuses),
     ("a hash that is not known", |i| set(i, "/keyslots/0/kdf", "hash", json!("md0")), Unsupported("\"md0\""), Refuses),
@@ -992,7 +992,7 @@ fn a_keyslot_that_is_damaged_does_not_keep_another_from_opening() {
         "{:?}",
         unlocked.warnings
     );
-    // Whoever has the passphrase of the damaged one is told that it was not tried.
+    // With the passphrase of the damaged one, the error says that it was not tried.
     let error = header.unlock(&Unlock::with(&[passphrase("first")])).err().expect("it cannot be tried");
     assert!(matches!(error.kind, ErrorKind::WrongCredential(_)), "{error}");
     assert!(error.hint.as_deref().is_some_and(|h| h.contains("keyslot 0 (not supported")), "{error:?}");

@@ -315,7 +315,7 @@ fn scenario(way: Reencrypting) -> Scenario {
 }
 
 impl Reencrypting {
-    /// What is in the volume, whether it has begun, goes on or is done.
+    /// What is in the volume before, during and after it.
     fn now(self, bed: &Bed) -> Result<Vec<u8>> {
         let contents = self.contents();
         let cut = |mut bytes: Vec<u8>| {
@@ -352,7 +352,7 @@ impl Reencrypting {
         }
     }
 
-    /// Begins where nothing has begun, and goes on. What is left of a new header in a file of its own is deleted, as the error says.
+    /// Begins where nothing has begun, and continues. What is left of a new header in a file of its own is deleted, as the error says.
     fn finish(self, bed: &Bed) -> Result<()> {
         if bed.resume().is_ok() || self.is_done(bed) {
             return Ok(());
@@ -406,7 +406,7 @@ fn a_header_that_is_moving_is_told_from_a_backup() {
     refused(&|data| data[100] ^= 1);
 }
 
-/// While the header moves the volume can be read by it, and not written: what goes on copies what was there when it began.
+/// While the header moves the volume can be read by it, and not written: what continues copies what was there when it began.
 #[test]
 fn a_volume_whose_header_is_moving_is_read_only_and_goes_on_alone() {
     let way = DECRYPT_IN_PLACE;
@@ -479,7 +479,7 @@ fn decrypt(bed: &Bed, way: Reencrypting) -> Result<()> {
 }
 
 /// The beginning of a decryption is interrupted at any write, and run again: with the header that the interruption has left it
-/// comes to its end, and with a new one too or nothing is changed. Never is anything decrypted where it lies, behind the old header.
+/// comes to its end, and with a new one too or nothing is changed. Never is anything decrypted where it lies, after the old header.
 #[test]
 fn a_decryption_whose_beginning_is_interrupted_is_run_again() {
     for resilience in ["checksum", "journal"] {
@@ -609,7 +609,7 @@ fn what_never_reached_the_disk_is_written_again() {
             let cached = Arc::new(CachedStore::new(before.clone(), nth));
             let bed = Bed::new(Arc::clone(&cached) as Arc<dyn Store>, header);
             whole(&bed).expect_err("a flush fails");
-            // Where the header says already that all is done, nobody goes on.
+            // Where the header says already that all is done, nobody continues.
             if nth < first || goes_on(&bed).expect("there is a header") {
                 whole(&bed).unwrap_or_else(|e| panic!("{way:?}, flush {nth}: {e}"));
             }

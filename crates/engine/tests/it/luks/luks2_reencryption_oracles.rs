@@ -35,7 +35,7 @@ struct Case {
     detached: bool,
     /// Whether plaintext is what is left.
     decrypts: bool,
-    /// Bytes that are free behind the plaintext.
+    /// Bytes that are free after the plaintext.
     free: usize,
 }
 
@@ -172,7 +172,7 @@ fn what_cryptsetup_has_begun_is_gone_on_with() {
                 let mut command = bench.cryptsetup(Path::new(&strace), &inject);
                 let _ = command.arg(&cryptsetup).args(resume.split_whitespace()).output().expect("strace starts");
             }
-            // In the mode none a crash may cost a zone, and past the end there is nothing left to go on with.
+            // In the mode none a crash may cost a zone, and past the end there is nothing left to continue with.
             let none = case.options.contains("none");
             if !none && let Ok(plaintext) = bench.plaintext() {
                 assert!(plaintext == contents(), "{case:?} killed at {killed}");

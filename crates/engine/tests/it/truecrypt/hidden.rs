@@ -217,7 +217,7 @@ fn both_headers_of_a_hidden_volume_open_it_and_are_its_own() {
     };
     let (header, size, offset, warnings) = facts(&store);
     assert_eq!((&*header, size, warnings), ("hidden", 512 * KIB, 0));
-    // TrueCrypt keeps 4 KiB free behind small hidden volumes.
+    // TrueCrypt keeps 4 KiB free after small hidden volumes.
     assert_eq!(offset + size, len - GROUP - 4096);
     let bytes = all_of(&*store);
     let (here, there) = (HIDDEN as usize, (len - HIDDEN) as usize);
@@ -591,7 +591,7 @@ fn hidden_volumes_of_other_programs_are_protected() {
         assert!(volume.layout().protected().contains(&place), "{}", path.display());
         let stored = volume.layout().segments()[0].stored_at;
         if stored == 512 {
-            // The header of an old one lies behind it, in the outer volume.
+            // The header of an old one lies after it, in the outer volume.
             old += 1;
             let header = store.len() - 1536 - stored;
             assert!(volume.layout().protected().contains(&(header..header + 512)), "{}", path.display());

@@ -109,7 +109,7 @@ fn a_bit_flipped_in_the_primary_header() {
 fn the_header_that_was_asked_for_is_taken() {
     let unlocked = open_with(volume(), "pw", |w| w.header = HeaderChoice::Backup).expect("it has a backup");
     assert_eq!((unlocked.facts.header.name(), unlocked.warnings), ("backup", vec![]));
-    // With the backups gone, the primary header is not looked at either.
+    // With the backups gone, the primary header is not examined either.
     let mut bytes = volume();
     bytes[BACKUP] ^= 1;
     is_wrong_credential(&failed(open_with(bytes.clone(), "pw", |w| w.header = HeaderChoice::Backup)));
@@ -177,7 +177,7 @@ fn wrong_passphrases_and_hints_are_told_from_misuse() {
     misuse(failed(open_with(volume(), "pw", |w| w.hash = Some("MD5"))));
     misuse(failed(open_with(volume(), "pw", |w| w.cipher = Some("AES-AES"))));
     let right = open_with(volume(), "pw", |w| w.cipher = Some("aes")).expect("the right cipher");
-    // One in the primary header, in XTS first; other threads may have tried the 4 other places meanwhile, of which one
+    // One in the primary header, in XTS first; other threads may have tried the 4 other places in the meantime, of which one
     // could have a header of an old volume, which has 3 modes.
     assert!((1..=7).contains(&right.trials), "{} trials of one hash and one cipher", right.trials);
 }

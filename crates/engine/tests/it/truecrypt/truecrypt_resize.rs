@@ -196,7 +196,7 @@ fn at_any_crash_the_volume_opens_with_the_old_or_the_new_size_and_all_its_data()
 fn a_volume_in_a_longer_file_ends_with_its_data() {
     let kind = TRUECRYPT;
     let (before, plain) = kind.volume();
-    // As VeraCrypt looks for it: the backup at the end of the file, and an older one behind the data.
+    // As VeraCrypt looks for it: the backup at the end of the file, and an older one after the data.
     let mut longer = before.clone();
     longer.extend(noise(500_000 / 512 * 512, 2));
     longer.extend_from_slice(&before[before.len() - GROUP as usize..]);

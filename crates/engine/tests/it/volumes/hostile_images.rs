@@ -1,4 +1,4 @@
-//! Damaged file systems that are read, written and looked into: whatever they say, this ends, and ends with an error or a
+//! Damaged file systems that are read, written and examined: whatever they say, this ends, and ends with an error or a
 //! result. How many are tried is in CLAVIGER_ROUNDS, for long runs.
 
 use std::ffi::{OsStr, OsString};

@@ -219,7 +219,7 @@ fn sectors_with_tags_are_the_same_without_their_keys() {
             assert!(out == model[offset..][..len], "{round}: {len} bytes at {offset}");
         }
         drop(kept);
-        // Whoever has the keys reads the same, and a sector that was changed is wrong for both.
+        // The process with the keys reads the same, and a changed sector is wrong for both.
         let read = |volume: &Volume| {
             let mut out = vec![0; model.len()];
             volume.read_at(0, &mut out).map(|()| out).map_err(|e| e.to_string())

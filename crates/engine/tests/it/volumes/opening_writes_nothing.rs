@@ -1,4 +1,4 @@
-//! Whoever opens a volume, reads it and closes it again, leaves every byte of it as it was: in each format, with the right
+//! Opening, reading and closing a volume leaves every byte of it as it was: in each format, with the right
 //! passphrase and with a wrong one, and where the file was cut short.
 
 use std::sync::Arc;

@@ -456,7 +456,7 @@ fn a_store_that_fails_is_reported_as_far_as_the_protocol_can() {
     let store = Faulty::new(&content);
     let serving = Serving::store(store.clone());
 
-    // In the first chunk of a READ: an error, and the connection goes on.
+    // In the first chunk of a READ: an error, and the connection continues.
     store.bad_byte.store(1000, Ordering::SeqCst);
     let mut raw = Raw::transmitting(&serving);
     raw.say(&[request(0, READ, 1, 0, len as u32), request(0, READ, 2, 1001, 5)].concat());
@@ -545,7 +545,7 @@ fn a_client_that_does_not_listen_holds_up_nobody_else() {
     drop(deaf);
 }
 
-/// Handshakes that nobody goes on with, and that do not pass by themselves while the test runs.
+/// Handshakes that nobody continues with, and that do not pass by themselves while the test runs.
 #[test]
 fn unfinished_handshakes_keep_nobody_out() {
     more_descriptors();
@@ -569,7 +569,7 @@ fn unfinished_handshakes_keep_nobody_out() {
                 }
             })
             .collect();
-        // Whoever comes gets in, and whoever is in stays.
+        // New clients get in, and connected ones stay.
         unharmed(&serving, &content, "unfinished handshakes");
         let mut byte = [0];
         one.read_at(7, &mut byte).expect("it is still served");

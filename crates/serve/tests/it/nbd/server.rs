@@ -165,7 +165,7 @@ fn a_handshake_takes_only_so_long() {
         thread::yield_now();
     }
     drop(slow);
-    // Whoever has chosen an export may take any time.
+    // A client that has chosen an export may take any time.
     let mut client = client_when_free(&serving);
     let begin = Instant::now();
     while begin.elapsed() < Duration::from_millis(100) {

@@ -365,7 +365,7 @@ fn silent_clients_keep_nobody_out_for_long() {
 }
 
 /// Stands between a client and a server, and does something to what the server sends: `tamper` sees each piece and how much came before,
-/// and says whether to go on.
+/// and says whether to continue.
 fn between(serving: &Serving, tamper: impl Fn(&mut [u8], usize) -> bool + Send + 'static) -> (TempDir, NbdAddress) {
     let dir = temporary();
     let path = dir.path().join("between");
