@@ -61,7 +61,7 @@ pub struct Disturbance {
     pub watched: usize,
     /// Those that were disturbed all the same.
     pub disturbed: usize,
-    /// Passes that do not count because they were disturbed, and were made again.
+    /// Passes that do not count because they were disturbed, and were repeated.
     pub again: usize,
     /// Processors that other programs used on average; 1 is one of them.
     pub mean: f64,

@@ -139,7 +139,7 @@ impl Bench for Simulation {
     }
 }
 
-/// Carries the whole run out.
+/// Carries out the whole run.
 fn measured(run: Run, bench: &mut dyn Bench) -> RunState {
     let mut state = RunState::new(run);
     schedule::carry_out(&mut state, bench, never, &mut |_, _| Ok(())).expect("it comes to its end");

@@ -1,4 +1,4 @@
-//! What is made of figures: the published ones, two runs compared, and the facility that fits.
+//! Results from figures: published ones, comparisons of two runs, and recommendations.
 
 use std::collections::BTreeSet;
 

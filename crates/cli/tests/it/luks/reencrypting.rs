@@ -189,7 +189,7 @@ fn a_decryption_that_was_killed_early_is_run_again() {
             }
         }
     }
-    // An older backup of the header is no header that the data of this volume have elsewhere.
+    // An older backup of the header is not a detached header of this volume.
     fs::write(&path, &before).expect("a copy");
     fs::write(&header, &before[..HEADER]).expect("a backup");
     run(["header", "set", "--label", "changed since", &path]).succeeds();

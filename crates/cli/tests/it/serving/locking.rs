@@ -124,7 +124,7 @@ fn only_the_volume_that_was_locked_unlocks_it() {
     first.kill().expect("killed");
     first.wait().expect("it has ended");
 
-    // Nor does it count what somebody types who was asked before it was locked again.
+    // Locking it again ends a prompt that was already open: a password typed there unlocks nothing.
     let mut second = asked(volume);
     run(["lock", volume]).succeeds();
     assert_eq!(second.wait().expect("it ends").code(), Some(1));

@@ -64,7 +64,7 @@ pub fn try_out(facility: &Facility, lab: &Lab) -> Result<FacilityTrial> {
         write_file(&target.folder()?.join("file"), &mark)?;
     }
     let surface = target.bytes()?;
-    demand(surface.len >= BLOCK as u64, "there is no room in it")?;
+    demand(surface.len >= BLOCK as u64, "it is smaller than one block")?;
     let places =
         [0, (surface.len / 2).next_multiple_of(4096), surface.len].map(|at| at.min(surface.len - BLOCK as u64));
     let mut device = surface.device()?;

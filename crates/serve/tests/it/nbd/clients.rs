@@ -1,4 +1,4 @@
-//! Programs of others use the server: whatever they do to the disk is what they read back, and what the file then holds.
+//! Clients from other projects use the server: what they write is what they read back, and what the file then holds.
 
 use std::fs;
 use std::io;

@@ -454,7 +454,7 @@ impl ReencryptionState {
                 }))
     }
 
-    /// Checks that the moved part does not lie where anything is written before its turn.
+    /// Checks that nothing is written over the moved part before it is rewritten itself.
     fn check_moved(&self) -> Result<()> {
         let Some(moved) = self.moved.as_ref().filter(|_| !self.finished()) else { return Ok(()) };
         let fits = match self.mode {
