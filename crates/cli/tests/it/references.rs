@@ -240,7 +240,7 @@ fn a_row_of_ones_own_that_listens_is_refused() {
     assert!(std::net::TcpStream::connect(("127.0.0.1", port)).is_err());
 }
 
-/// What is no volume, but holds a disk, is said, with commands that read it; none writes into it.
+/// A disk image or an archive is named, with commands that read it. No command that writes into it is suggested.
 #[test]
 fn images_and_archives_are_told_from_volumes() {
     let folder = Folder::new();

@@ -1,8 +1,8 @@
 //! The soak: every way to reach a volume under random operations, side by side, for as long as `SECONDS` says. `make soak`.
 //!
 //! In rounds of a minute each: mount, exercise, unmount, let the file system's own checker look, mount again, compare.
-//! What exercises is a child process, this same program with the test [`exerciser`] alone, so that what hangs can be left
-//! alone; a watchdog ends everything two minutes after the time is up.
+//! The exercises run in child processes, each this same program with the test [`exerciser`] alone, so that one that hangs
+//! can be abandoned. A watchdog ends everything two minutes after the time is up.
 
 use std::io;
 use std::path::{Path, PathBuf};

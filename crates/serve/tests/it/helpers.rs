@@ -1,4 +1,4 @@
-//! What helpers reach: the place that was named, and nothing else; and nobody reaches them.
+//! Helpers reach the named store and nothing else, and nobody else reaches the helpers.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -72,7 +72,7 @@ fn no_helper_listens_on_a_socket_of_its_own() {
     let error = open(shell(&nbdkit), "x", Access::ReadWrite).err().expect("it does not serve").to_string();
     assert!(error.contains("listen on its own socket"), "{error}");
     assert!(TcpStream::connect(("127.0.0.1", port)).is_err());
-    // What it is there for.
+    // Connections that it is meant to make.
     let elsewhere = TcpListener::bind("127.0.0.1:0").expect("a listener");
     let port = elsewhere.local_addr().expect("an address").port();
     let connect = format!("import socket; socket.create_connection(('127.0.0.1', {port}))");
@@ -182,7 +182,7 @@ fn landlock() -> bool {
     Command::new("python3").args(["-c", &ask]).status().is_ok_and(|status| status.success())
 }
 
-/// What was examined is what is opened: a name that leads to another file afterwards, for a helper that is started anew, leads nowhere.
+/// A restarted helper gets the file that was examined, even if its name refers to another file by then.
 #[test]
 fn a_helper_that_is_started_anew_has_the_file_that_was_opened() {
     let (Some(qemu_img), Some(_)) = (program("qemu-img"), program("qemu-nbd")) else { return };

@@ -178,7 +178,7 @@ fn what_is_written_is_there_whoever_serves_it() {
     }
 }
 
-/// What is asked for ahead is wasted on readers that take turns in different places: soon it is asked for no more.
+/// Reading ahead is wasted on readers that take turns at different offsets, so it soon stops.
 #[test]
 fn several_readers_cost_a_line_little_more_than_they_read() {
     let counted = Arc::new(CountedStore::new(MemoryStore::new(noise(48 * MIB, 3))));
@@ -192,7 +192,7 @@ fn several_readers_cost_a_line_little_more_than_they_read() {
     drop(store);
     let (asked, needed) = (counted.traffic().read, 36 * MIB as u64);
     assert!(asked < needed + (24 << 20), "{asked} bytes for {needed}");
-    // One that reads on and on has it again.
+    // A sequential reader gets reading ahead again.
     let store = open(serving.uri(), Access::ReadOnly, QUICK).expect("it opens");
     let before = counted.traffic().read;
     (0..16).for_each(|n| store.read_at(n * (MIB as u64 / 4), &mut read).expect("a read"));
@@ -329,7 +329,7 @@ fn what_a_server_forgets_when_its_connections_end_is_written_again() {
     let serving = Serving::store(Arc::<Forgetful>::clone(&forgetful));
     let crash = Arc::clone(&forgetful);
     let proxy = Proxy::start(dir.path(), &serving.address, 11, move || {
-        // What is under way on the old connection comes to its end.
+        // Requests in progress on the old connection end first.
         thread::sleep(Duration::from_millis(20));
         crash.crash();
     });
@@ -383,7 +383,7 @@ fn greet(client: &mut UnixStream, flags: u16) -> io::Result<()> {
     }
 }
 
-/// What follows a request of these bytes: a simple reply with `error`.
+/// The simple reply with `error` to this request.
 fn simple(request: &[u8; 28], error: u32) -> Vec<u8> {
     [&[0x67, 0x44, 0x66, 0x98][..], &error.to_be_bytes(), &request[8..16]].concat()
 }

@@ -22,7 +22,7 @@ fn plaintext(password: &str, volume: &Path) -> Vec<u8> {
     run_with(password.as_bytes(), ["cat", "--password-file", "-", &volume]).succeeds().out
 }
 
-/// What was kept: offset and size.
+/// The parts that were kept: offset and size.
 fn kept(created: &Value) -> Vec<(u64, u64)> {
     let number = |part: &Value, name: &str| part[name].as_u64().expect("a number");
     created["kept"].as_array().expect("a list").iter().map(|p| (number(p, "offset"), number(p, "size"))).collect()

@@ -28,7 +28,7 @@ fn bounded() -> Command {
     command
 }
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Debug)]
 pub struct Done {
     pub code: i32,

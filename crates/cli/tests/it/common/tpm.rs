@@ -43,7 +43,7 @@ impl Tpm {
         panic!("swtpm finds no port");
     }
 
-    /// What options call it.
+    /// Its name for options.
     pub fn device(&self) -> String {
         format!("swtpm:host=127.0.0.1,port={}", self.port)
     }

@@ -63,7 +63,7 @@ impl Disk {
         self.place.run([&["efs", verb, &self.image], args].concat())
     }
 
-    /// What our own reader gives to somebody.
+    /// Reads a file with this program, with the key of `of`.
     fn read(&self, of: &Identity, path: &str) -> Done {
         self.place.run(["cat", &self.image, "--file", path, "--certificate", &pem(of)])
     }
@@ -111,7 +111,7 @@ fn files_are_encrypted_shared_changed_and_decrypted() {
     let keys = done["files"][0]["keys"].as_array().expect("two").clone();
     assert!(keys[0].as_str().expect("text").contains(&thumbprint(&disk.me)));
     assert!(keys[1].as_str().expect("text").starts_with("recovery agent"));
-    // What cannot be encrypted is left out, and the end says so.
+    // Files that cannot be encrypted are left out, and the exit code says so.
     let done = disk.efs("encrypt", &["-r", docs, "--for", &mine, "--file-cipher", "3DES"]);
     let done = done.fails(5, &[]);
     assert!(done.text().contains("left out: /Users/me/Docs/downloaded") && done.text().contains("Zone.Identifier"));

@@ -1,5 +1,5 @@
-//! What is in the memory of the program while a volume is open: no password; its keys in locked memory alone, and in no register while
-//! nothing is asked.
+//! The memory of the program while a volume is open has no password, and keys are in locked memory alone. While there is no request, no
+//! register holds a key.
 
 use std::fs;
 use std::io::{BufRead, BufReader};

@@ -115,7 +115,7 @@ fn killed_again_and_again(kind: &Kind, place: MountSpace, seed: u64, goes_on: im
     println!("torture_fat_kills: {}, CLAVIGER_SEED={seed}: {:?}", kind.name, torture.figures);
 }
 
-/// What a run has come to.
+/// The figures of a run.
 #[derive(Debug, Default)]
 struct Figures {
     kills: u64,
@@ -257,15 +257,15 @@ fn as_user<T: Send>(work: impl FnOnce() -> T + Send) -> T {
 /// Files by their paths.
 type Files<T = Vec<u8>> = BTreeMap<PathBuf, T>;
 
-/// What the user does, and what must follow.
+/// What the user does, and the files that must therefore exist.
 struct Work {
     dir: PathBuf,
     random: Random,
     /// The last number of a file that was given. A file that is written anew gets another.
     last: u32,
-    /// What the files held when they were judged.
+    /// The contents of the files when they were checked.
     files: Files,
-    /// How many blocks of which file must be there, at whatever name.
+    /// How many blocks of each file must be there, under any name.
     synced: BTreeMap<u32, usize>,
     full: bool,
 }
@@ -352,7 +352,7 @@ impl Work {
         Ok(())
     }
 
-    /// What is at this path need not be there any longer.
+    /// From now on, the file at this path may be missing.
     fn give_up(&mut self, path: &Path) {
         if let Some(Ok(Some(file))) = self.files.get(path).map(|bytes| file_in(bytes)) {
             self.synced.remove(&file);
@@ -400,7 +400,7 @@ impl Work {
         folder.join(format!("{stem}{}", self.random.below(NUMBERS)))
     }
 
-    /// As programs save: to another name first, half the time synced.
+    /// Saves as programs do, under a temporary name first, and half the time synced.
     fn save(&mut self, names: &mut Files<u32>, to: &Path) -> io::Result<()> {
         let (file, blocks) = (self.number(), 1 + self.random.below(199));
         let temporary = to.with_file_name(format!("tmp{file}"));
@@ -448,7 +448,7 @@ impl Work {
         opened.write_all_at(&bytes, (first * BLOCK) as u64)
     }
 
-    /// As careless programs save.
+    /// Saves as careless programs do, in place.
     fn overwrite(&mut self, names: &mut Files<u32>, path: &Path) -> io::Result<()> {
         let (file, blocks) = (self.number(), 1 + self.random.below(99));
         let old = names.insert(path.to_owned(), file).expect("it has a number");

@@ -22,7 +22,7 @@ const KINDS: [(&str, &str, &str, &[&str]); 6] = [
     ("fat", "36M", "vfat", &["fsck.vfat", "-n"]),
 ];
 
-/// What is in an image, to programs of others. Panics if it is not whole.
+/// What other projects' programs find in an image. Panics if they find damage.
 fn checked(image: &Path, check: &[&str], tag: &str) -> Option<String> {
     let (check_program, blkid) = (tools::program(check[0])?, tools::program("blkid")?);
     tools::run(Command::new(check_program).args(&check[1..]).arg(image));

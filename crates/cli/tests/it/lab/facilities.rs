@@ -13,7 +13,7 @@ fn check(folder: &Folder, size: &str, facilities: &[&str]) -> Done {
     run([&["lab", "check", "--json", "--size", size, "--dir", &stores, "--peers", &peers], facilities].concat())
 }
 
-/// What is left of a run in the folder: nothing may be mounted, and no store may be there.
+/// Checks that a run has left nothing in the folder: nothing is mounted, and there is no store.
 #[track_caller]
 fn nothing_is_left(folder: &Folder) {
     let left: Vec<_> = fs::read_dir(folder.path("")).expect("a folder").flatten().map(|e| e.file_name()).collect();

@@ -198,7 +198,7 @@ fn published_losses_stand_beside_a_run() {
     assert!(!run(["lab", "report", &path]).succeeds().text().contains("BSI 2010"));
     let json = run(["lab", "report", &path, "--published", "--json"]).succeeds().json();
     assert!(json["extras"][0]["rows"].as_array().is_some_and(|rows| rows.len() > 10), "{}", json["extras"]);
-    // What the run measured counts.
+    // The figures of the run decide.
     let with_run =
         run(["lab", "recommend", "--json", "--run", &path].iter().copied().chain(ANSWERS).chain(["--root", "yes"]));
     with_run.fails(1, &["--root"]);

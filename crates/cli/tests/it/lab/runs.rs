@@ -141,7 +141,7 @@ fn a_quick_run_over_three_targets_gives_figures_and_reports() {
     let bench = Bench::new();
     let out = bench.path("run");
     let mut command = Command::new(env!("CARGO_BIN_EXE_claviger"));
-    // In memory, as it is where nobody says otherwise.
+    // In memory, which is the default.
     let args = "lab run --quick --facility plain --facility LUKS2 --facility gocryptfs --workload dd --workload tree \
                 --scale 0.002 --size 64M --repeats 5:5 --seed 1 --json --out";
     command.args(args.split_whitespace()).arg(&out);
@@ -178,7 +178,7 @@ fn a_quick_run_over_three_targets_gives_figures_and_reports() {
     let lines = fs::read_to_string(out.join("report.csv")).expect("a table").lines().count();
     assert_eq!(lines, cells.len() + 1);
     assert!(fs::read_to_string(out.join("report.txt")).expect("a text").contains("gocryptfs"));
-    // Nothing is left of it to do.
+    // The run is complete, so resuming it measures nothing.
     let mut command = Command::new(env!("CARGO_BIN_EXE_claviger"));
     command.args(["lab", "run", "--json", "--resume"]).arg(&out);
     bench.prepare(&mut command);

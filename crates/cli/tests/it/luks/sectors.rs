@@ -17,7 +17,7 @@ fn volume(folder: &Folder, name: &str, size: &str, sector: &str) -> String {
     path
 }
 
-/// What nbdinfo says of the smallest block and the one that is liked best.
+/// The smallest and the preferred block size, as nbdinfo reports them.
 fn blocks(uri: &str) -> Option<(u64, u64)> {
     let output = tools::run(Command::new(tools::program("nbdinfo")?).args(["--json", uri]));
     let json: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");

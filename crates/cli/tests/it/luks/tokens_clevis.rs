@@ -1,4 +1,4 @@
-//! What clevis binds a volume to: what it has bound opens, and it opens what was bound here.
+//! Volumes bound by clevis open here, and volumes bound here open with clevis.
 
 use std::fs;
 use std::process::Command;
@@ -55,7 +55,7 @@ fn what_is_bound_to_a_tang_server_opens() {
     setting.opens(1, &["--tang", &url]);
     let shown = run(["header", "show", &setting.volume]).succeeds().text();
     assert!(shown.contains(&format!("the tang server {url}")), "{shown}");
-    // Nobody asks a server because a header names it.
+    // That a header names a server is no reason to ask it.
     setting.test(1, &[]).fails(1, &[&url, "--tang"]);
     setting.test(1, &["--tang", "http://127.0.0.1:1"]).fails(1, &[&url]);
     // Without --token-only it is asked first, and a password only if it does not help.

@@ -301,7 +301,7 @@ fn signed_states_open() {
     let signature = format!("--tpm2-signature={}", at("first.json"));
     let Some(()) = setting.systemd(&[&["--tpm2-pcrs=7", &signature], &signed[..]].concat()) else { return };
     setting.opens(1, &["--tpm2-signature", &at("first.json")]);
-    // The same made here: by default no PCR has to be as it is now.
+    // Enrolled by this program: by default, no PCR must have its current value.
     let public_key = ["--tpm2-public-key", &at("public.pem")];
     setting.add(&public_key).succeeds();
     let pin = ["--tpm2-with-pin", "--new-tpm2-pin-file", &at("pin"), "--tpm2-pcrs", "7"];
@@ -324,7 +324,7 @@ fn signed_states_open() {
     setting.opens(1, &["--tpm2-signature", &at("second.json")]);
     setting.test(&["--token-only", "--slot", "2", "--tpm2-signature", &at("first.json")]).fails(2, &["no signature"]);
     both_open("second.json");
-    // Somebody else's signature is none: the TPM says so.
+    // The TPM rejects a signature by another key.
     openssl(&["genrsa", "-out", &at("key.pem"), "2048"]);
     sign("third.json");
     setting.test(&["--token-only", "--tpm2-signature", &at("third.json")]).fails(2, &["signature"]);

@@ -9,7 +9,7 @@ use crate::common::mounts::MountSpace;
 use claviger_testkit::{terminal, tools};
 use serde_json::{Value, json};
 
-/// What people type at the end of each question; `None` is the same again.
+/// The answer to a question that ends like this; `None` repeats the previous answer.
 const ANSWERS: &[(&str, Option<&str>)] = &[
     ("[y/N] ", Some("y\n")),
     ("Repeat: ", None),

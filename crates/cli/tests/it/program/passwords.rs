@@ -160,7 +160,7 @@ fn it_is_said_how_strong_a_new_password_is() {
     assert!(!made.err.contains("Weak") && !made.text().contains("Weak"), "{made:?}");
     let (output, code) = played(&[typed("Password: ", WEAK)], &["info", &path]).expect("as before");
     assert!(code == 0 && !output.contains("Weak"), "{output}");
-    // Somebody who gives a file at a terminal does.
+    // With a password file there is a warning at a terminal, too.
     fs::remove_file(&path).expect("removed");
     let (output, code) = played(&[], &create.concat()).expect("as before");
     assert!(code == 0 && output.contains("Weak: "), "{output}");

@@ -211,7 +211,7 @@ fn mistakes_are_told_with_what_to_do() {
     assert!(code == 1 && output.contains("> image.img"), "{code} {output}");
 }
 
-/// Whatever a file is called, its name moves no cursor, sets no title, turns no text around and begins no line of ours.
+/// No file name moves the cursor, sets the title, reverses text or begins a line that looks like the program's.
 #[test]
 fn a_name_does_nothing_to_a_terminal() {
     const NAME: &str = "v\u{1b}]0;title\u{7}\u{1b}[2J\u{202e}\u{2067}\u{61c}\u{9b}31m\r\nclaviger: all is well";

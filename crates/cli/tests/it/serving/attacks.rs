@@ -1,4 +1,4 @@
-//! What docs/security.md says of who looks into the processes of an open volume: with its keys in one process, and in one of their own.
+//! What docs/security.md says about attacks on the processes of an open volume: with its keys in the same process, and in their own.
 
 use std::cell::RefCell;
 use std::fs::{self, File};

@@ -82,7 +82,7 @@ fn a_veracrypt_volume_needs_no_other_word_for_its_kind() {
     assert!(!table.folder("hidden").exists());
 }
 
-/// What systemd takes of a key file for `hash=`: as many bytes as the key has, hashed (crypttab(5), `keyfile-size`).
+/// With `hash=`, systemd reads as many bytes of a key file as the key has, and hashes them (crypttab(5), `keyfile-size`).
 #[test]
 fn a_key_file_of_a_plain_volume_is_hashed_where_the_line_says_so() {
     let Some(place) = MountSpace::root() else { return };

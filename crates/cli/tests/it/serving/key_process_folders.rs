@@ -57,7 +57,7 @@ impl<'a> Mounted<'a> {
         Path::new(&self.dir).join(name)
     }
 
-    /// What is wrong with it, with the keys in one process.
+    /// Verifies it, with the keys in the same process.
     fn verified(&self) {
         let verify = ["verify", "--json", "--format", "eCryptfs", "--password-file", &self.place.folder.password];
         let verified = self.place.run(verify.iter().chain(&[&*self.lower])).succeeds().json();
@@ -140,7 +140,7 @@ fn what_goes_wrong_with_a_folder_is_told_with_the_same_words_and_codes() {
             assert!(isolated.out.is_empty() && !place.mounted(&mounted.dir));
         }
     }
-    // Nothing shows whether it is right, and that is told as well.
+    // Nothing shows whether the password is right, and the user is told so here, too.
     let nothing = |more: &[&str]| {
         let how = ["mount", "--format", "eCryptfs", "--password-file", &wrong];
         let said = place.run(how.iter().chain(more).chain(&[&*empty, &mounted.dir])).succeeds();
@@ -185,7 +185,7 @@ fn a_folder_whose_key_process_or_server_is_killed_is_one_that_a_crash_has_left()
             let text = fs::read_to_string(&path).expect("all of it can be read");
             let part = if path.ends_with("log") { "1\n2\n3\n" } else { &whole[..text.len().min(whole.len())] };
             assert!(text.starts_with(part) || text.is_empty(), "{}", path.display());
-            // What has its name was written before.
+            // A file with its final name was complete before.
             assert!(path.extension().is_some() || path.ends_with("log") || text == whole, "{}", path.display());
             files += 1;
         }

@@ -273,7 +273,7 @@ fn who_keeps_it_busy_is_named() {
     let forced = place.run(["unmount", "--force", "--json", &dir]).succeeds().json();
     assert_eq!(forced["unmounted"][0]["how"].as_str(), Some("lazily"));
     assert!(!place.mounted(&dir) && place.list().len() == 1);
-    // What is open continues, and its end is the end.
+    // The open file stays usable. When it is closed, the server ends.
     holder.stdin.take().expect("a pipe").write_all(b"\n").expect("it waits");
     said.read_line(&mut String::new()).expect("it has written");
     holder.wait().expect("it ends");

@@ -64,7 +64,7 @@ impl Cluster {
         self.server = report.succeeds().json()["pid"].to_string();
     }
 
-    /// What a command prints, run by nobody with $data.
+    /// Runs a command as the user nobody, with $data set, and returns its output.
     fn run(&self, command: &str) -> String {
         let script = format!(
             "export data='{}/data' PATH='{}':$PATH; cd /; {AS_NOBODY} sh -ec '{}'",

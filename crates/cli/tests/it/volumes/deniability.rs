@@ -18,13 +18,13 @@ use serde_json::Value;
 
 const OPEN: [&str; 4] = ["--format", "TrueCrypt", "--hash", "SHA-512"];
 
-/// What is found of `volume`.
+/// Audits `volume` without a password.
 #[track_caller]
 fn audit(volume: &str, more: &[&str]) -> Value {
     run(["verify", "--deniability", "--json"].iter().chain(more).chain([&volume])).succeeds().json()
 }
 
-/// The same for an observer with the password in this file.
+/// Audits it for an observer who has the password in this file.
 #[track_caller]
 fn audit_with(password: &str, volume: &str, more: &[&str]) -> Value {
     audit(volume, &[&OPEN[..], &["--password-file", password], more].concat())
@@ -34,7 +34,7 @@ fn found<'a>(audit: &'a Value, name: &str) -> Option<&'a Value> {
     audit["findings"].as_array().expect("a list").iter().find(|finding| finding["name"] == name)
 }
 
-/// What the finding gives away, and what is seen.
+/// What the finding reveals, and what the observer sees.
 #[track_caller]
 fn finding<'a>(audit: &'a Value, name: &str) -> (Option<&'a str>, &'a str) {
     let finding = found(audit, name).unwrap_or_else(|| panic!("{name}: {audit}"));
@@ -67,7 +67,7 @@ fn differing(old: &[u8], new: &[u8]) -> Vec<usize> {
 fn in_holes(path: &str) -> u64 {
     let file = File::open(path).expect("a file");
     let len = file.metadata().expect("a file").len();
-    // What was read is in the cache, and counts as written.
+    // Pages in the cache because they were read count as data, not as holes.
     fadvise(&file, 0, None, Advice::DontNeed).expect("allowed");
     let (mut at, mut bytes) = (0, 0);
     while at < len {
@@ -161,7 +161,7 @@ fn two_copies_show_what_was_written_between_them() {
     let Hiding { folder, volume, inner, .. } = &hiding;
     let earlier = folder.str("earlier");
     let keep = || fs::copy(volume, &earlier).expect("copied");
-    // What is seen, and the sectors that the observer sees differ.
+    // Compares what the observer sees with the sectors that really differ.
     let compared = |free: u64| {
         let audit = audit_with(&folder.password, volume, &["--earlier", &earlier]);
         let changed = differing(&bytes(&earlier), &bytes(volume));

@@ -100,7 +100,7 @@ fn a_disk_that_was_initialised_opens_by_its_backup_header() {
 fn what_is_written_over_a_volume_is_named_and_the_backup_header_opens() {
     let Some(volume) = VeraCrypt::new() else { return };
     let with_table = |label: &str| format!("printf 'label: {label}\\nstart=2048, size=1024\\n' | sfdisk -q DISK");
-    // What was written, by which program, and whether none of the volume's data can have been under it.
+    // What was written, by which program, and whether it certainly overwrote no data of the volume.
     for (what, program, script, harmless) in [
         ("partition table", "sfdisk", with_table("dos"), true),
         ("GPT", "sfdisk", with_table("gpt"), true),
@@ -375,7 +375,7 @@ fn every_command_that_is_advised_is_one_that_the_format_has() {
             let json = done.json();
             assert_ne!(done.code, 0, "{name}: {json:#}");
             for command in json["advice"].as_array().expect("a list").iter().filter_map(|a| a["command"].as_str()) {
-                // Such need what a person has to fill in.
+                // These have a part that a person must fill in.
                 if command.contains("CIPHER") || command.starts_with("claviger explain") {
                     continue;
                 }

@@ -432,7 +432,7 @@ fn a_damaged_header_is_helped_by_its_backup() {
     info(&["--truecrypt"]).fails(2, &["damaged header", "wrong passphrase", "look the same"]);
 }
 
-/// What a power cut leaves: a volume is there only if its header is, and both have their names.
+/// After a power cut, a volume exists only if its header does, and both have their final names.
 #[test]
 fn a_detached_header_is_durable_before_its_volume_is() {
     let Some(strace) = tools::program("strace") else { return };

@@ -28,12 +28,12 @@ struct Case {
     made: Made,
     /// Nothing: on in its own direction.
     towards: Option<Towards>,
-    /// What it becomes.
+    /// The target of the conversion.
     becomes: Towards,
 }
 
 fn wanted(kind: Kind) -> Wanted {
-    // Nothing is stretched for it.
+    // A startup key needs no slow derivation.
     Wanted { size: SIZE, protectors: vec![Protector::StartupKey], ..Wanted::new(kind) }
 }
 
@@ -115,7 +115,7 @@ impl Case {
         convertible(store).expect("it is read").is_none()
     }
 
-    /// What is in the store, whichever it is by now, and whether it is only the file system.
+    /// The plaintext of the store, whether it is a volume by now or still the bare file system.
     fn plaintext(&self, store: &Arc<dyn Store>) -> Vec<u8> {
         if self.is_plain(&**store) {
             let mut all = read_all(&**store);

@@ -460,7 +460,7 @@ impl Recorder {
         *self.0.lock().expect("it") = Recorded { exists: true, durable: bytes.clone(), bytes, ..Recorded::default() };
     }
 
-    /// What a crash now may leave: what was durable, and some of what was done since, in sectors of 512 bytes.
+    /// States that a crash may leave now: the durable data, and some of the later writes, in sectors of 512 bytes.
     fn crashes(&self, random: &mut Random) -> Vec<Vec<u8>> {
         let recorded = self.0.lock().expect("it");
         let pieces: Vec<_> = recorded.since.iter().flat_map(torn).collect();
@@ -524,7 +524,7 @@ impl Tree for Recorder {
     fn write_at(&self, _file: Node, offset: u64, data: &[u8]) -> io::Result<()> {
         let mut recorded = self.0.lock().expect("it");
         let fails = recorded.fails();
-        // What a disk writes at once is written or not.
+        // A disk writes each sector completely or not at all.
         let written = if fails { &data[..data.len() / 1024 * 512] } else { data };
         recorded.does(Done::Write(offset, written.to_vec()));
         if fails { Err(ErrorKind::StorageFull.into()) } else { Ok(()) }
@@ -588,7 +588,7 @@ pub fn crashes(seed: u64) -> usize {
             let tree = over(lower.clone());
             let node = tree.create_open(1, name("file"), &NEW, BOTH).expect("created");
             if round % 4 == 0 {
-                // Nothing was durable: whatever there is is empty, or damaged, but never something that was not written.
+                // Nothing was durable: the file may be empty or damaged, but never holds data that were not written.
                 for bytes in lower.crashes(&mut random) {
                     left.hold(bytes);
                     match after.read_at(FILE, 0, &mut [0; 100]) {
@@ -604,7 +604,7 @@ pub fn crashes(seed: u64) -> usize {
             };
             tree.write_at(node, 0, &before).expect("written");
             tree.sync(node, true).expect("durable");
-            // What is overwritten may be old or new, or torn; all else of what stays must be there.
+            // Overwritten parts may be old, new or torn. All other parts that remain must be there.
             let mut kept = vec![true; before.len()];
             for _ in 0..1 + random.below(3) {
                 let size = tree.attributes(node).expect("known").size as usize;
@@ -642,7 +642,7 @@ pub fn crashes(seed: u64) -> usize {
 #[test]
 fn a_change_that_fails_leaves_the_old_size_or_the_new_one() {
     type Change = fn(&Stacked) -> io::Result<()>;
-    // What the file then has, and what it has if it fails.
+    // Each change, and the size of the file after it.
     let changes: [(Change, usize); 4] = [
         (|tree| tree.append(FILE, &[9; 9000]), 19_000),
         (|tree| tree.write_at(FILE, 15_000, &[9; 5000]), 20_000),

@@ -76,7 +76,7 @@ impl Pki {
         line.trim().rsplit('=').next().expect("digits").replace(':', "").to_lowercase()
     }
 
-    /// What OpenSSL encrypts for somebody decrypts with the key.
+    /// Checks that the key decrypts what OpenSSL encrypts for its certificate.
     pub fn decrypts_for(&self, key: &dyn PrivateKey, name: &str) {
         fs::write(self.path("plain"), b"a file encryption key").expect("a file");
         let certificate = format!("{name}.crt");
@@ -241,7 +241,7 @@ fn what_cannot_be_used_is_named() {
     assert!(matches!(pki.read("nothing").map_err(|e| e.kind), Err(ErrorKind::Io(_))));
 }
 
-/// Whatever is changed in a file, it is an error or the same key: never a panic, never another one.
+/// Any change of a file leads to an error or to the same key, never to a panic or another key.
 #[test]
 fn damage_is_an_error() {
     let Some(pki) = Pki::new(&["alice"]) else { return };

@@ -77,7 +77,7 @@ fn export(blkid: &Path, image: &Path) -> HashMap<String, String> {
     ["TYPE", "LABEL", "UUID", "LOGUUID"].iter().filter_map(|n| Some(((*n).to_owned(), pick(n)?))).collect()
 }
 
-/// How a program is told which sectors to make a file system for; the size of the image in MiB, and of the sectors.
+/// The program's option for the sector size; the size of the image in MiB, and of the sectors.
 type Sectored = (&'static str, &'static [&'static str], u64, u64);
 
 const SECTORS: &[Sectored] = &[

@@ -31,7 +31,7 @@ const EXFAT_SHAPES: &[(&[&str], u64)] = &[
     (&["-b", "4K", "-c", "4K", "4096"], 20 << 10),
 ];
 
-/// What is made in the same way for both: where the mark of being in use is, and its bit.
+/// One image of each kind, with the byte and the bit of the mark that it is in use.
 const ALIKE: &[(Make, &[&str], usize, u8)] =
     &[(mkfs, &["-F", "16"], 0x25, 1), (mkfs, &["-F", "32"], 0x41, 1), (mkfs_exfat, SMALL, 106, 2)];
 
@@ -61,7 +61,7 @@ fn whatever_is_done_a_model_mtools_and_fsck_agree() {
         // mtools goes by the number of clusters alone: what has few is FAT12 to it, whatever the boot sector says.
         let few = args.contains(&"32") && open(store.clone()).space().is_ok_and(few_clusters);
         assert!(few || image.mtools_files() == model, "{args:?}: mtools reads something else");
-        // What was written is read again by a new reader too.
+        // A new reader reads what was written, too.
         let again = open(store.clone());
         assert!(read_all(&*again) == model, "{args:?}: something else is read again");
         assert!(again.warnings().is_empty(), "{args:?}: {:?}", again.warnings());
@@ -476,7 +476,7 @@ fn a_full_file_system_says_so_and_loses_nothing() {
             tree.make_folder(tree.root(), OsStr::new("no"), &NewNode::default()).expect_err("no room").kind(),
             ErrorKind::StorageFull
         );
-        // What a removed file had can be used at once.
+        // The space of a removed file can be used at once.
         tree.remove(tree.root(), OsStr::new("rest")).expect("removed");
         let again = tree.create(tree.root(), OsStr::new("again"), &NewNode::default()).expect("room for a name");
         tree.write_at(again, 0, &vec![5; all as usize]).expect("there is room again");
@@ -772,7 +772,7 @@ fn only_that_changes(crashed: &[u8], path: &str, what: usize, when: &str) {
     };
     done.unwrap_or_else(|e| panic!("{when}: {path}: {e}"));
     tree.flush().expect("written");
-    // What became free is written by somebody else.
+    // Another file overwrites the clusters that became free.
     let filler = tree.create(tree.root(), OsStr::new("filler"), &NewNode::default()).expect("room");
     let free = tree.space().expect("counted").free as usize;
     tree.write_at(filler, 0, &vec![0xff; free]).expect("as much as is free");
@@ -807,7 +807,7 @@ pub fn crashes(depth: Depth) -> usize {
             model.judge(&files, &when);
             drop(again);
             assert!(store.to_vec() == crashed, "{when}: reading changed something");
-            // Whatever becomes of one name, all others keep what they have: without a checker in between.
+            // Without a check in between, a change of one name affects no other file.
             let moved = files.keys().filter(|path| model.renamed(path)).nth(crashes % 3);
             for path in moved.into_iter().chain(files.keys().nth(crashes % files.len())) {
                 only_that_changes(crashed, path, crashes / 3, &when);
@@ -828,7 +828,7 @@ pub fn crashes(depth: Depth) -> usize {
     crashes
 }
 
-/// What may be in the files while [`changes_of_a_folder`] is interrupted.
+/// Contents that the files may have after an interruption of [`changes_of_a_folder`].
 struct Interrupted {
     kept: Vec<u8>,
     old: Vec<u8>,
@@ -857,7 +857,7 @@ impl Interrupted {
         let saved = of(SAVED);
         assert!(saved == [&self.old] || saved == [&self.new], "{when}: the document");
         assert!(of("temporary").iter().all(|c| c.is_empty() || saved != [&self.new]), "{when}: two names");
-        // What was durable of a file that grows stays, and so does what is left of one that shrinks.
+        // The durable part of a file that grows stays, and so does the remaining part of one that shrinks.
         let grown = of(GROWS);
         assert!(grown.len() == 1 && grown[0].starts_with(&self.kept[..700]), "{when}: it grew");
         assert!(grown[0].iter().zip(self.kept.iter().cycle()).all(|(a, b)| a == b), "{when}: it grew");
@@ -866,7 +866,7 @@ impl Interrupted {
         for (path, contents) in files {
             let (_, number) = path.rsplit_once("number ").unwrap_or(("", ""));
             let number = number.split(' ').next().and_then(|n| n.parse::<u8>().ok());
-            // What replaced number 6 was number 5.
+            // Number 6 was replaced by number 5.
             let right = |byte: u8| Some(byte) == number || (number == Some(6) && byte == 5);
             assert!(number.is_none() || contents.iter().all(|b| right(*b)), "{when}: {path}");
         }
@@ -1075,7 +1075,7 @@ fn a_large_hole_is_filled_in_pieces_between_which_others_have_their_turn() {
         let Some(image) = make(args, 64 << 10) else { continue };
         let store = image.in_memory();
         let (tree, name) = (open(store.clone()), OsStr::new::<str>);
-        // What was there before shows where zeros are missing.
+        // Old data on the disk show where zeros are missing.
         let old = tree.create(tree.root(), name("old"), &NewNode::default()).expect("room");
         tree.write_at(old, 0, &vec![0xee; 50 << 20]).expect("room");
         tree.remove(tree.root(), name("old")).expect("removed");

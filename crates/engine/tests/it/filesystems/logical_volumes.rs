@@ -243,7 +243,7 @@ fn metadata_that_contradict_themselves_are_refused() {
     }
 }
 
-/// What it is of a kind that is not opened, `vg/x`, and what is said of it.
+/// Volumes `vg/x` of kinds that cannot be opened, and the message about each.
 #[test]
 fn other_kinds_are_refused_by_name_and_type() {
     let hidden = |text: &str| text.replace(", \"VISIBLE\"", "");
@@ -327,7 +327,7 @@ fn what_was_cut_short_opens_as_far_as_it_is_there() {
     assert!(matches!(error.kind, ErrorKind::Malformed { .. }), "{error}");
 }
 
-/// What lvm2 has to say without a device-mapper: it works on the metadata alone.
+/// Runs lvm2 on the metadata alone, without a device-mapper.
 fn lvm(device: &Path, args: &[&str]) -> Option<String> {
     let config = format!(
         "devices {{ filter=[\"a|^{}$|\",\"r|.*|\"] use_devicesfile=0 obtain_device_list_from_udev=0 \
@@ -374,7 +374,7 @@ fn metadata_of_lvm2_are_read_after_every_change() {
     }
 }
 
-/// What lvm2 is told in user-mode Linux, which has a device-mapper.
+/// Commands for lvm2 in user-mode Linux, which has a device-mapper.
 const SCRIPT: &str = r#"set -ex
 modprobe -a dm-snapshot dm-thin-pool dm-mirror dm-raid
 mkdir -p /run/lock

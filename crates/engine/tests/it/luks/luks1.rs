@@ -180,7 +180,7 @@ fn qemu_and_cryptsetup_open_what_is_made_here() {
     }
 }
 
-/// As cryptsetup lays headers out: the same but for what is random.
+/// Headers are laid out as by cryptsetup: all but the random parts is the same.
 #[test]
 fn headers_are_those_of_cryptsetup() {
     let Some(cryptsetup) = tools::program("cryptsetup") else { return };

@@ -211,7 +211,7 @@ fn a_wrong_passphrase_a_damaged_area_and_a_wrong_key_are_told() {
     }
 }
 
-/// As many iterations as the field can say: half an hour. They are said, and can be cancelled.
+/// The largest number of iterations in the field would take half an hour. The user is told, and can cancel.
 #[test]
 fn a_hostile_number_of_iterations_can_be_cancelled() {
     let bad = with(&volume(), SLOT[0] + ITERATIONS, &[0xff; 4]);
@@ -238,7 +238,7 @@ fn a_hostile_number_of_iterations_can_be_cancelled() {
 fn no_byte_of_a_header_makes_it_panic() {
     let good = volume();
     for at in 0..592 {
-        // Not the iterations, which would only take long.
+        // Without the iterations, which would only take long.
         if (164..168).contains(&at) || (0..8).any(|slot| (212 + 48 * slot..216 + 48 * slot).contains(&at)) {
             continue;
         }

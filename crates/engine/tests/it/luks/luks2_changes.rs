@@ -482,7 +482,7 @@ fn a_damaged_copy_is_repaired_from_the_other() {
         assert_eq!(header.binary.seqid, read(&whole).binary.seqid, "nothing new is said");
         assert!(editor().repair(&store, None, &[]).expect("nothing to do").edit.steps.is_empty());
     }
-    // What is there instead of the primary header may be something else that counts.
+    // In place of the primary header, there may be data that must not be overwritten.
     let mut bytes = whole.clone();
     bytes[..16_384].fill(0);
     bytes[1080..1082].copy_from_slice(&[0x53, 0xef]);

@@ -22,7 +22,7 @@ const SECOND: u64 = 2 * 0x4000 + 258_048;
 /// A volume with two keyslots and two segments.
 struct Image(Vec<u8>);
 
-/// What comes of opening it.
+/// The result of opening it.
 #[derive(Debug)]
 enum Ours {
     Malformed(&'static str, u64),
@@ -34,7 +34,7 @@ enum Ours {
 }
 use Ours::{Malformed, NotThisFormat, Opens, Unsupported};
 
-/// What cryptsetup 2.6 says of it.
+/// cryptsetup 2.6's verdict on it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Theirs {
     Opens,
@@ -785,7 +785,7 @@ fn each_defect_gives_its_error_and_nothing_is_written() {
 /// Members of the metadata that are mangled one by one, with all that is in them.
 const MANGLED: [&str; 6] = ["/keyslots/0", "/keyslots/1/kdf", "/segments", "/digests", "/tokens", "/config"];
 
-/// What is put in place of each.
+/// The values that replace each field.
 fn mangled_values() -> Vec<Value> {
     let texts = ["", "0", "-1", "513", "0512", "512 ", "18446744073709551104", "18446744073709551616", "x"];
     let others = [json!(0), json!(-1), json!(513), json!(1u64 << 32), json!(1.5), json!(true), json!([]), json!({})];
@@ -793,7 +793,7 @@ fn mangled_values() -> Vec<Value> {
     texts.map(Value::from).into_iter().chain(others).chain(lists).collect()
 }
 
-/// What this program refuses and cryptsetup shows, since it looks at it later or never. No program writes it.
+/// Whether this is a value that this program refuses, but cryptsetup shows, because it checks it later or never. No program writes it.
 fn is_shown_there(pointer: &str, value: Option<&Value>) -> bool {
     let number_that_does_not_fit = matches!(value, Some(Value::Number(_)))
         && ["stripes", "key_size", "iterations", "time", "memory", "cpus"].iter().any(|n| pointer.ends_with(n));
@@ -843,7 +843,7 @@ fn mangle(metadata: &mut Value, pointer: &str, value: Option<&Value>) {
     }
 }
 
-/// What is mangled, and what with.
+/// The header to mangle, and its fields.
 struct Mangler {
     cryptsetup: Cryptsetup,
     base: Image,
@@ -1011,7 +1011,7 @@ fn a_volume_that_was_cut_short_is_read_if_that_is_allowed() {
     assert!(!unlocked.layout.segments()[1].writable && unlocked.warnings[0].what.starts_with("Read-only"));
 }
 
-/// As far as a header can be read it is shown, also where its volume cannot be opened: no store is so long.
+/// A readable header is shown even if its volume cannot be opened because no store is that long.
 #[test]
 fn a_segment_that_is_too_long_for_any_store_is_shown() {
     let Some(cryptsetup) = Cryptsetup::found() else { return };

@@ -24,7 +24,7 @@ const DATA: usize = 3 << 20;
 /// Size of the header in front, in bytes.
 const FRONT: usize = 1 << 20;
 
-/// What is asked of cryptsetup.
+/// A re-encryption by cryptsetup.
 #[derive(Clone, Copy, Debug)]
 struct Case {
     /// Options of `cryptsetup reencrypt`.
@@ -119,7 +119,7 @@ impl Bench {
         Reencryption::resume(stores, &Unlock::with(&credentials), Some(512 << 10))?.run(&count, &cancel)
     }
 
-    /// What is left when all is done.
+    /// The data when all is done.
     fn left(&self, decrypts: bool) -> Vec<u8> {
         match decrypts {
             true => std::fs::read(self.path("image")).expect("an image")[..DATA].to_vec(),
@@ -132,7 +132,7 @@ fn contents() -> Vec<u8> {
     Random::new(11).bytes(DATA)
 }
 
-/// What is there before a case begins.
+/// The state before a case begins.
 fn before(case: &Case) -> Bench {
     let bench = Bench::new(case.detached);
     let image = match case.volume {
@@ -199,7 +199,7 @@ fn what_cryptsetup_has_begun_is_gone_on_with() {
     }
 }
 
-/// What we begin, in one of the ways that there are.
+/// A re-encryption that this program begins.
 #[derive(Clone, Copy, Debug)]
 enum Ours {
     NewKey(&'static str, bool),

@@ -58,7 +58,7 @@ fn is_wrong_credential(error: &Error) {
     assert!(error.to_string().contains("no signature") && error.hint.is_some(), "{error}");
 }
 
-/// What it is, the bytes that a flipped bit garbles together, and the field that is named with its place.
+/// A name, the bytes that a flipped bit garbles together, and the field that the message names, with its offset.
 type Damage = (&'static str, std::ops::Range<usize>, Option<(&'static str, u64)>);
 
 const DAMAGE: [Damage; 5] = [
@@ -138,7 +138,7 @@ fn truncated_at_many_lengths() {
         assert!(what.contains(&format!("{} bytes are missing", BACKUP - len)), "{error}");
         assert!(error.hint.is_some());
 
-        // What is left can be read, and nothing written.
+        // The remaining part can be read, and nothing written.
         let unlocked = open_with(cut.clone(), "pw", |w| w.truncated = true).expect("it was allowed");
         let [warning] = &unlocked.warnings[..] else { panic!("{:?}", unlocked.warnings) };
         assert!(warning.what.contains("Read-only") && warning.what.contains("cut short"), "{warning}");
@@ -281,7 +281,7 @@ fn trials_can_be_cancelled_and_tell_their_progress() {
             w.progress = Some(&progress);
         }));
         assert!(matches!(error.kind, ErrorKind::Cancelled), "{error}");
-        // What other threads had in hand may still come to its end.
+        // Other threads may still finish their current derivation.
         assert!(*late.lock().expect("no panic") <= 64, "it went on after it was cancelled");
     }
 }

@@ -95,7 +95,7 @@ impl Kind {
     }
 }
 
-/// What opens a volume before and after a change.
+/// The volumes to change, with what opens them before and after.
 pub fn subjects() -> Vec<Subject> {
     KINDS.map(subject).to_vec()
 }

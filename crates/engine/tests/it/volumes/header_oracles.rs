@@ -26,7 +26,7 @@ struct Case {
     plain: PathBuf,
     /// Whether the backup at the end is sound too.
     backup: bool,
-    /// What narrows cryptsetup's search and names the format.
+    /// Options that name the format and narrow cryptsetup's search.
     options: String,
     old: &'static str,
     new: String,
@@ -98,7 +98,7 @@ fn changed(
     store.to_vec()
 }
 
-/// What spares a search.
+/// Options that make a search unnecessary.
 fn hints<'a>(credentials: &'a [Credential], hash: &'a str, cipher: &'a str) -> Unlock<'a> {
     Unlock { hash: Some(hash), cipher: Some(cipher), ..Unlock::with(credentials) }
 }

@@ -19,7 +19,7 @@ const LEN: usize = 96 << 10;
 /// A volume that cryptsetup and this program open in the same way.
 struct Case {
     format: &'static str,
-    /// As cryptsetup takes them, after the type: cipher, hash, key size, places.
+    /// cryptsetup's options after the type: cipher, hash, key size, offsets.
     options: String,
     cipher: &'static str,
     hash: Option<&'static str>,
@@ -227,7 +227,7 @@ fn loop_aes_volumes_both_ways() {
     both_ways(&versions.chain(places).collect::<Vec<_>>());
 }
 
-/// What gpg encrypts opens as the same text does.
+/// A key file encrypted by gpg opens a volume like its plaintext.
 #[test]
 fn key_files_of_gpg_open_what_their_text_opens() {
     let Some(gpg) = tools::program("gpg") else { return };

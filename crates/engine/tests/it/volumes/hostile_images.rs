@@ -107,7 +107,7 @@ fn read_all(tree: &dyn Tree) -> Vec<(Node, Entry)> {
     found
 }
 
-/// What reads without changing.
+/// Reads, and checks that nothing changes.
 fn look(store: Arc<MemoryStore>, _: &mut Random) {
     let before = store.to_vec();
     let as_store: Arc<dyn Store> = store.clone();

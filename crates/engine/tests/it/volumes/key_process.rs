@@ -76,7 +76,7 @@ impl KeyProcess for Here {
     }
 }
 
-/// What another process has of the layout: it went there as text.
+/// The layout as the other process has it, after a transfer as text.
 fn without_keys(layout: &Layout, store: &dyn Store) -> Layout {
     let outline = KeylessLayout::of(layout, store).expect("it has keys");
     let text = serde_json::to_string(&outline).expect("plain data");

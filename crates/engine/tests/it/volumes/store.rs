@@ -64,7 +64,7 @@ fn a_file_takes_no_name_that_another_has_got_meanwhile() {
     store.rename(&from, &to, Some(&old)).expect("it is the old one");
     assert!(!from.exists() && store.is_at(&to));
 
-    // Nor one that it has not got itself.
+    // Nor is a file renamed that the store has not opened itself.
     fs::write(&from, "of somebody else").expect("a file");
     in_use(store.rename(&from, &folder.path().join("new"), None));
     assert_eq!(read(&from), b"of somebody else");

@@ -117,7 +117,7 @@ fn programs_work_on_a_mounted_fat_or_exfat_as_on_any_file_system() {
         file.set_modified(time).expect("set");
         assert_eq!(fs::metadata(&large).expect("it is there").modified().expect("a time"), time);
         fs::set_permissions(&large, fs::Permissions::from_mode(0o644)).expect("accepted and forgotten");
-        // What it cannot do.
+        // Calls that the file system cannot carry out.
         assert!(std::os::unix::fs::symlink("x", root.join("link")).is_err());
         assert!(fs::write(root.join("a:b"), b"x").is_err());
         assert_eq!(

@@ -26,7 +26,7 @@ impl Raw {
     fn connect(serving: &Serving) -> Self {
         let NbdAddress::Unix(path) = &serving.address else { unreachable!("tests use Unix sockets") };
         let stream = UnixStream::connect(path).expect("the server listens");
-        // Not a measurement: a server that hangs is to fail the test, not to hang it.
+        // Not a measurement: with it, a server that hangs fails the test instead of hanging it.
         stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a timeout");
         Self(stream)
     }

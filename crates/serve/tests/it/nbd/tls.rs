@@ -299,7 +299,7 @@ fn answer(stream: &mut UnixStream) -> u32 {
     u32::from_be_bytes(header[12..16].try_into().expect("4"))
 }
 
-/// What still comes, to the end.
+/// Everything that still arrives.
 fn rest(mut stream: UnixStream) -> Vec<u8> {
     let mut rest = Vec::new();
     let _ = stream.read_to_end(&mut rest);
@@ -329,7 +329,7 @@ fn nothing_is_told_in_the_clear() {
     client.write_all(&option(1, b"disk")).expect("said");
     assert_eq!(rest(client), b"", "no size");
 
-    // What comes in the clear after the demand for TLS, or instead of TLS, is an end with at most an alert, which begins with 21.
+    // Plaintext after the demand for TLS, or instead of TLS, ends the connection with at most an alert, which begins with 21.
     let pipelined = [option(5, b""), option(3, b"")].concat();
     let garbage = [option(5, b""), noise(100_000, 3)].concat();
     let cut = [option(5, b""), b"\x16\x03\x01\x02\x00\x01\x00".to_vec()].concat();
