@@ -142,7 +142,7 @@ fn what_http_serves_is_only_read() {
     }
 }
 
-/// The programs of an image see that image, and no other file or socket, even if they want to: a script in their place says so.
+/// The programs of an image can reach that image and no other file or socket. A script in their place tries.
 #[test]
 fn the_program_of_an_image_has_one_file_and_no_network() {
     if program("nbdkit").is_none() || program("qemu-img").is_none() || program("python3").is_none() {
@@ -225,7 +225,7 @@ fn children_called(name: &str) -> Vec<String> {
     processes.filter_map(|entry| entry.file_name().into_string().ok()).filter(is_one).collect()
 }
 
-/// A disk that has a part of its data elsewhere, or may have, does not open: what it names is said.
+/// A disk that has some of its data elsewhere, or may have, does not open. The message names the other file.
 #[test]
 fn an_image_that_names_another_file_does_not_open() {
     let (Some(qemu_img), Some(_)) = (program("qemu-img"), program("qemu-nbd")) else { return };

@@ -247,7 +247,7 @@ mod unsafe_calls {
     }
 
     pub fn own_for_parent() -> io::Result<()> {
-        // SAFETY: it takes no memory, and nothing comes through standard input that would be signalled.
+        // SAFETY: it takes no memory, and no input arrives on standard input to be signalled.
         check(unsafe { libc::fcntl(0, libc::F_SETOWN, libc::getppid()) }.into())
     }
 

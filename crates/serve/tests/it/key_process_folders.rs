@@ -36,7 +36,7 @@ impl Open {
         Ok(Self { tree, key_process: None, lost: Arc::default() })
     }
 
-    /// With its keys in another thread, which reads nothing but what is shared with it.
+    /// With its keys in another thread, which reads only the memory shared with it.
     fn elsewhere(lower: &Path, mount: &Mount<'_>, write: bool) -> Self {
         let (io_side, socket) = IoSide::new().expect("a channel");
         let memory = io_side.memory().try_clone_to_owned().expect("a descriptor");

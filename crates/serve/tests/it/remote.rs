@@ -489,7 +489,7 @@ fn drip(client: &mut UnixStream, pieces: impl IntoIterator<Item = Vec<u8>>) -> b
     })
 }
 
-/// Servers that always have something to say and never say all of it, by what they do it with.
+/// Servers that keep sending and never complete an answer, by the part of the protocol that they use.
 fn dripping(dir: &Path) -> Vec<(&'static str, String)> {
     let at = |name: &str| {
         let dir = dir.join(name);
@@ -590,7 +590,7 @@ fn a_flush_is_none_where_the_server_has_begun_anew_meanwhile() {
                     client.read_exact(&mut request)?;
                     let mut data = vec![0; u32::from_be_bytes(request[24..].try_into().expect("four")) as usize];
                     match (request[7], n) {
-                        // The first one is gone, and answers reads no more; to whatever else comes, that connection ends.
+                        // The first server is gone, and answers no reads. Any other request ends that connection.
                         (0, 0) => {}
                         (3, 0) => return Ok(()),
                         (0, _) => client.write_all(&[simple(&request, 0), data].concat())?,

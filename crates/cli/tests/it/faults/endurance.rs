@@ -322,7 +322,7 @@ fn clients_without_manners(lasts: Lasts) {
     assert!(stored[..CLIENTS * REGION] == models.concat());
 }
 
-/// The most that a server takes for 64 connections: 4 MiB for each, whatever is asked for.
+/// A server takes at most 4 MiB for each of 64 connections, no matter what they request.
 const MOST: u64 = 256 << 20;
 
 /// One connection that breaks off somewhere. It writes to nobody's place.
@@ -356,7 +356,7 @@ fn misbehaves(socket: &Path, random: &mut Random, patiently: bool) -> std::io::R
     stream.read_exact(&mut [0; 18])?;
     stream.write_all(&[0, 0, 0, 3])?;
     if kind == 1 {
-        // An option that never comes to its end.
+        // An option that is never complete.
         stream.write_all(&option(7, u32::MAX, b"x"))?;
         thread::sleep(Duration::from_millis(if patiently { 12_000 } else { 100 }));
         return Ok(());
@@ -376,7 +376,7 @@ fn misbehaves(socket: &Path, random: &mut Random, patiently: bool) -> std::io::R
         // A large write, of which a part comes.
         5 => stream.write_all(&[request(0, 1, free, 2 << 20), noise(random)].concat()),
         6 => stream.write_all(&[request(0, 1, free, u32::MAX), noise(random)].concat()),
-        // Much is asked for, and nothing read.
+        // Many requests, and no reply is read.
         7 => {
             let many: Vec<u8> = (0..64).flat_map(|_| request(0, 0, 0, free as u32)).collect();
             stream.write_all(&many)?;

@@ -605,7 +605,7 @@ impl Stage {
         self.is_new(at).map_err(|e| format!("given again: {e}; {said}"))
     }
 
-    /// Lets it meet a fault. Whether there were so many calls, or what is wrong.
+    /// Injects a fault. Returns whether there were enough calls for it, or what is wrong.
     fn meets(&self, fault: Fault, nth: u64) -> Result<bool, String> {
         let copy = self.copy();
         let at = copy.path();

@@ -44,7 +44,7 @@ impl Disk {
         Some(Self { folder, before, log })
     }
 
-    /// Lets power fail after `cut` requests. `disk` is then what is left, and this is what was promised.
+    /// Lets power fail after `cut` requests. `disk` then has the state left, and the result is what had to be durable.
     fn fail(&self, cut: usize, random: &mut Random) -> Vec<&str> {
         let mut disk = self.before.clone();
         self.log.replay(&mut disk, cut, random);

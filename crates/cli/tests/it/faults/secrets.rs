@@ -219,8 +219,8 @@ fn an_open_volume_keeps_no_password() {
     }
 }
 
-/// Checks that nothing secret is in ordinary memory, round keys included, and nothing in locked memory that is not called `allowed`.
-/// Where the `key` itself is kept, that is seen: AES has it as the first part of its schedule.
+/// Checks that ordinary memory has no secret, not even round keys, and that locked memory has only those named in `allowed`.
+/// This finds the `key` wherever it is kept, too, because AES has it as the first part of its schedule.
 #[track_caller]
 fn only_locked(what: &str, pid: u32, needles: &[Needle], allowed: &str, key: bool) {
     let memory = Memory::of(pid);

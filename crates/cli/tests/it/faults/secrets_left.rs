@@ -411,7 +411,7 @@ impl Stage {
         (faults::to_the_last(&mut self.shell(at, &verb), at, strike, interrupt, &mut look), images)
     }
 
-    /// Goes through each end. How many processes were examined, and what is wrong.
+    /// Tests each kind of end. Returns how many processes were examined, and what is wrong.
     fn goes(&self) -> (usize, Vec<String>) {
         let (mut looked, mut calls, mut wrong) = (0, 0, Vec::new());
         for &end in self.case.ends {

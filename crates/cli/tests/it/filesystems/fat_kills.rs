@@ -292,7 +292,7 @@ impl Work {
         Ok((self.files.len(), kept))
     }
 
-    /// Changes one file, and lets another take the clusters that it gave up: all the others are what they were.
+    /// Changes one file, and lets another take the clusters that it gave up. All other files must stay unchanged.
     fn change_one(&mut self) -> Result<(), String> {
         let paths: Vec<_> = self.files.keys().cloned().collect();
         let filler = self.dir.join("filler");
@@ -364,7 +364,7 @@ impl Work {
         self.last
     }
 
-    /// Changes files until that fails: why, and whether nothing was killed by then.
+    /// Changes files until that fails. Returns the error, and whether that was before any kill.
     fn until_it_fails(&mut self, done: &AtomicU64, killed: &AtomicBool) -> (io::Error, bool) {
         let files = self.files.iter().filter_map(|(path, bytes)| Some((path.clone(), file_in(bytes).ok()??)));
         let mut names: Files<u32> = files.collect();

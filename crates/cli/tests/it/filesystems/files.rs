@@ -32,7 +32,7 @@ fn opened(path: &str, access: Access) -> Volume {
     Volume::new(store, unlocked.expect("it opens").layout)
 }
 
-/// Runs a verb on a volume, with hints: finding the format is not what is tested.
+/// Runs a verb on a volume, with hints, because no test here needs a search for the format.
 fn claviger_on(folder: &Folder, verb: &[&str], volume: &str, rest: &[&str]) -> Done {
     let hints = ["--format", "TrueCrypt", "--hash", "SHA-512", "--password-file", &folder.password, volume];
     run(verb.iter().chain(hints.iter()).chain(rest))

@@ -113,7 +113,7 @@ fn a_folder_is_converted_into_ecryptfs_and_out_of_it() {
     let sound = on(&["verify", "--json"], &[]).succeeds().json();
     assert_eq!((sound["damaged"].as_bool(), sound["files"].as_u64()), (Some(false), Some(4)), "{sound}");
     assert!(on(&["explain"], &[]).succeeds().text().contains("opens with the given credential"));
-    // Files go in, too, and nothing but files.
+    // Files can be written, too, but the folder cannot be read as one volume.
     fs::write(folder.path("new"), "new").expect("a file");
     on(&["cp"], &[&folder.str("new"), ":/Documents"]).succeeds();
     assert_eq!(on(&["cat"], &["/Documents/new"]).succeeds().out, b"new");
@@ -298,7 +298,7 @@ fn a_home_opens_with_the_login_password_and_gets_another() {
     let wrapped = ["cat", "--wrapped-passphrase", &copy, "--password-file", password, &lower, "/note"];
     assert_eq!(run(wrapped).succeeds().out, b"hello");
     run(["create", "--format", "eCryptfs", "--home", "--password-file", password, &home]).fails(1, &["not empty"]);
-    // Another folder in the home has a passphrase of its own, wherever it goes.
+    // Another folder in the home has a passphrase of its own.
     fs::rename(folder.path("copy"), beside.join("wrapped-passphrase")).expect("renamed");
     let (plain, other, moved) = (folder.str("plain"), format!("{home}/Secret"), folder.str("moved"));
     files(&folder, "plain");

@@ -103,7 +103,7 @@ fn a_folder_a_clear_file_and_a_name_of_another_key_are_saved_as_they_are_stored(
     assert_eq!(fs::read(folder.path("saved/good")).expect("a file"), b"good");
     assert_eq!(fs::read(folder.path("saved/notes in clear.txt")).expect("a file"), b"in clear");
     assert!(!folder.path("saved/destroyed").exists(), "nothing is left of it, and nothing takes its name");
-    // A conversion continues as well, and what it has made is the same as it could read.
+    // A conversion continues, too, and writes all files that it could read.
     let to = folder.str("converted");
     let convert = ["convert", "--raw", "--json", "--password-file", password, &lower, &to];
     let json = run(convert).fails(4, &["keep the source"]).json();

@@ -81,7 +81,7 @@ fn peers_that_are_installed_work() {
     }
 }
 
-/// A facility whose steps are those of a good one, but for one that fails.
+/// A facility like a good one, except that one of its steps fails.
 fn broken(step: &str) -> String {
     let fails = r#"run = ["sh", "-c", "echo this is why; exit 7", "{store}"]"#;
     let good = [

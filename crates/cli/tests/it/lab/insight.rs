@@ -31,7 +31,7 @@ fn published_figures_are_looked_through() {
 
 const ANSWERS: [&str; 8] = ["--for", "external", "--share-with", "windows,macos", "--threat", "theft", "--root", "no"];
 
-/// A recommendation without what was measured, which is never twice the same.
+/// A recommendation without its measurements, which are never the same twice.
 fn told(text: &str) -> Value {
     let from = text.find('{').unwrap_or_else(|| panic!("no JSON in {text}"));
     let mut json: Value = serde_json::from_str(&text[from..]).unwrap_or_else(|e| panic!("{e}: {text}"));

@@ -18,7 +18,7 @@ struct Bench {
 
 impl Bench {
     fn new() -> Self {
-        // Short names, in memory: sockets lie below it, and disks are not what is tested.
+        // In memory, because no disk is tested, and with a short name, because sockets lie in it.
         let dir = tempfile::Builder::new().prefix("lab").tempdir_in("/dev/shm").expect("a folder in memory");
         fs::create_dir(dir.path().join("stores")).expect("a folder");
         Self { dir }

@@ -177,7 +177,7 @@ fn explain_says_what_was_tried_and_which_keyslot_is_damaged() {
         assert!(explained.code == 2 && !said.contains("opens with"), "{at}: {said}");
         assert!(said.contains("wrong passphrase") && said.contains("keyslot 1: "), "{at}: {said}");
     }
-    // No cipher that is known: nothing was opened, whatever was typed.
+    // The cipher is unknown, so nothing is opened by any password.
     edit(&path, |image| image[8..11].copy_from_slice(b"xyz"));
     let explained = explain(&path);
     assert!(explained.code == 5 && !explained.text().contains("opens with"), "{}", explained.text());

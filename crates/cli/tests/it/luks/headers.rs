@@ -169,7 +169,7 @@ fn headers_come_back_from_a_file() {
     assert!(text.contains("restored the primary header, the backup header"), "{text}");
     it.run(&["info"], &[]).succeeds();
     it.run(&["info"], &["--slot", "backup"]).succeeds();
-    // With its own header there it needs no force, and no format's name.
+    // While its own header is there, neither --force nor --format is needed.
     run(["header", "restore", "--from", &file, "--yes", "--password-file", &it.folder.password, &it.volume]).succeeds();
 
     // A backup is not touched by a change: the old password opens it, and the volume after a restoration.

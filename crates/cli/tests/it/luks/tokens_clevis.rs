@@ -108,7 +108,7 @@ fn clevis_opens_what_was_bound_here() {
     assert_eq!(by_it.succeeds().json()["keyslot"], 1);
     let listed = tools::run(Command::new("clevis").args(["luks", "list", "-d", &setting.volume])).stdout;
     assert!(String::from_utf8_lossy(&listed).contains(&url));
-    // Another server than the one that was meant, one that nobody vouches for, and none at all.
+    // A server with another thumbprint, one whose thumbprint nobody has confirmed, and no server at all.
     for other in ["AAAA", "-AAA"] {
         run(add.into_iter().chain(["--tang-thumbprint", other])).fails(2, &["a different tang server", &thumbprint]);
     }

@@ -127,7 +127,7 @@ fn systemd_opens_what_was_sealed_here() {
     }
     let keyslots = run(["keyslot", "list", "--json", &setting.volume]).succeeds().json();
     assert_eq!(keyslots["keyslots"][1]["iterations"], 1000, "{keyslots}");
-    // Another format has no tokens, and nothing is sealed for it.
+    // Another format has no tokens, so the TPM seals nothing.
     let other = setting.folder.volume("disk.tc", "1M", &[]);
     let device = setting.tpm.device();
     run(["keyslot", "add", "--tpm2", "--tpm2-device", &device, "--password-file", &setting.folder.password, &other])
@@ -178,7 +178,7 @@ fn what_does_not_fit_is_named() {
 }
 
 /// systemd since version 253 hashes a PIN with a salt; since 254 it seals under a key that stays in the TPM. Its older program and
-/// tpm2-tools make both, with what is known of them.
+/// Both, made by tpm2-tools with their known values.
 #[test]
 fn newer_tokens_open() {
     let Some(setting) = Setting::new() else { return };

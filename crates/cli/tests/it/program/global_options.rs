@@ -28,7 +28,7 @@ fn a_mount_takes_each_in_front() {
         assert!(place.mounted(&dir), "{global:?}");
         place.unmount(&dir).succeeds();
     }
-    // It still means what it says: nobody is asked, and the other process says so.
+    // The option is still obeyed: nobody is asked, and the other process says so.
     let refused = place.run(["--ask", "nobody", "mount", &volume, &dir]);
     assert!(refused.code == 1 && !refused.err.contains("unexpected"), "{refused:?}");
     assert!(!place.mounted(&dir));

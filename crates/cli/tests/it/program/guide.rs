@@ -222,7 +222,7 @@ impl Shelf {
         fs::copy(made.join("v"), folder.join(name)).expect("a copy");
     }
 
-    /// Runs the command in a folder of its own, which is home, with what it is about. Says what went wrong.
+    /// Runs the command in a folder of its own, which is the home folder, with the files that it needs. Returns what went wrong.
     fn run(&self, number: usize, line: &Line) -> Option<String> {
         let folder = self.place.dir(&format!("home{number}"));
         let folder = Path::new(&folder);

@@ -18,7 +18,7 @@ fn all(question: &str, texts: &[&str]) -> Vec<Value> {
     texts.iter().flat_map(|text| typed(question, text)).collect()
 }
 
-/// Plays what is typed, and checks that nothing of it is shown. Returns the output and the exit code.
+/// Types the answers at a terminal, and checks that they are not shown. Returns the output and the exit code.
 fn played(steps: &[Vec<Value>], args: &[&str]) -> Option<(String, i64)> {
     let (output, code, echo) = on_terminal(json!(steps.concat()), args)?;
     assert!(echo, "the terminal shows again what is typed: {output}");

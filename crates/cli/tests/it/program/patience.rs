@@ -117,7 +117,7 @@ fn without_a_terminal_it_is_refused_by_every_verb() {
                 other => other,
             });
             let done = run(words.chain(password));
-            // `explain` says it among what it found.
+            // `explain` has it among its findings.
             let said = done.err.clone() + &done.text();
             let told = done.code == 1
                 && ["would take about", "all keyslots", "5 min", "--allow-slow"].iter().all(|word| said.contains(word));

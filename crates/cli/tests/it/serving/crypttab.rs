@@ -77,7 +77,7 @@ fn a_veracrypt_volume_needs_no_other_word_for_its_kind() {
     for name in ["short", "long"] {
         assert!(table.plaintext(name) == wanted, "{name}");
     }
-    // There is none in it: what was tried is the password, and no keyfile.
+    // The volume has no keyfile, so only the password was tried.
     table.attach("hidden").fails(2, &["v.hc"]);
     assert!(!table.folder("hidden").exists());
 }

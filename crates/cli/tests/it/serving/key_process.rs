@@ -100,7 +100,7 @@ fn every_format_reads_and_writes_as_in_one_process() {
     for (volume, options) in volumes(&folder) {
         let socket = folder.str("s");
         let options: Vec<&str> = options.iter().map(String::as_str).collect();
-        // BitLocker has its metadata at some places; what is in between can be written.
+        // BitLocker has its metadata at some places; the data in between can be written.
         let at = if volume.ends_with("bitlocker") { 3 << 20 } else { 1000 };
         let args = [&[ISOLATED, "--socket", &socket][..], &options, &[&volume]].concat();
         let served = Served::start(args);
@@ -495,7 +495,7 @@ fn who_reads_and_writes_for_a_conversion_has_no_key() {
     let needles = [secrets(&from, "AES"), secrets(&to, "AES")].concat();
     let memory = [memory.locked, memory.ordinary].concat();
     assert!(found(&memory, &needles).is_empty(), "{:?}", found(&memory, &needles));
-    // The scan sees what is there: the volumes' names.
+    // The scan works: it finds the volumes' names.
     assert!(!found(&memory, &[("name".to_owned(), b"to.tc".to_vec())]).is_empty());
 }
 

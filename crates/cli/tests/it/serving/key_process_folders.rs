@@ -176,7 +176,7 @@ fn a_folder_whose_key_process_or_server_is_killed_is_one_that_a_crash_has_left()
         if victim == 1 {
             wait_until("it is taken down", || !place.mounted(&mounted.dir));
         }
-        // The next mount cleans up what is left of the last one.
+        // The next mount cleans up after the last one.
         mounted.mount(&[]).succeeds();
         let whole: String = (1..=100_000).map(|n| format!("{n}\n")).collect();
         let mut files = 0;
@@ -197,7 +197,7 @@ fn a_folder_whose_key_process_or_server_is_killed_is_one_that_a_crash_has_left()
     place.nothing_is_left();
 }
 
-/// A key of AES-128, and what is made of it.
+/// A key of AES-128, and its round keys.
 fn key(name: &str, key: &[u8]) -> Vec<Needle> {
     let rounds = Aes::new(key).round_keys().to_vec();
     let rounds = rounds.iter().enumerate().map(|(i, round)| (format!("round key {i} of {name}"), round.to_vec()));
@@ -252,7 +252,7 @@ fn who_serves_a_folder_has_no_password_and_no_key() {
         assert!(seen.iter().any(|seen| seen.ends_with(name)), "the scan sees them where they are: {seen:?}");
     }
     assert!(found(&isolated, &needles).is_empty(), "{:?}", found(&isolated, &needles));
-    // The scan sees what is there.
+    // The scan works.
     assert_eq!(found(&isolated, &[("path".to_owned(), mounted.lower.clone().into_bytes())]), ["path"]);
     assert!(found(&key_process.ordinary, &needles).is_empty(), "its keys are where secrets are");
     let locked = found(&key_process.locked, &needles);

@@ -53,7 +53,7 @@ fn a_volume_whose_file_is_cut_short_while_it_is_mounted() {
         place.run([&args[..], more, &["--password-file", &place.folder.password, &path]].concat()).succeeds();
         path
     };
-    // With tags no write is taken any more; without, those to what is left are.
+    // With tags, all writes are refused from now on. Without, writes to the remaining part still work.
     for (name, more, taken) in [("plain", &[][..], true), ("tagged", &["--integrity", "hmac-sha256"], false)] {
         let (volume, dir) = (create(name, more), place.dir(&format!("{name}-dir")));
         let mount = ["mount", "--filesystem", "none", "--password-file", &place.folder.password, &volume, &dir];

@@ -53,7 +53,7 @@ fn every_verb_takes_what_is_elsewhere() {
     run(["identify", uri]).fails(3, &[]);
     let refused = QUICK.iter().copied().chain([pw, "--size", "4M", uri]);
     run(refused).fails(1, &["the size of a remote store is fixed"]);
-    // Zeros all over are nothing to lose, but what is there is not replaced unasked.
+    // An image of zeros has nothing to lose. Existing data are replaced only with --force.
     run(QUICK.iter().copied().chain([pw]).chain(ROOM).chain([uri])).fails(1, &["--force"]);
     run(QUICK.iter().copied().chain([pw]).chain(ROOM).chain(["--force", "--yes", uri])).succeeds();
     run(["identify", uri]).succeeds();

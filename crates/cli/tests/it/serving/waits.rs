@@ -16,7 +16,7 @@ use claviger_testkit::tools;
 
 use crate::common::*;
 
-/// Exit code of what was cancelled.
+/// Exit code after a cancellation.
 const CANCELLED: i32 = 8;
 
 /// Long enough for a busy machine, and far less than any server is waited for.

@@ -229,7 +229,7 @@ fn what_ran_out_of_space_can_be_begun_anew() {
     run(&args).fails(6, &["No space left", "needs ", "1 MiB free"]);
     assert_eq!(fs::read_dir(small.path()).expect("a folder").count(), 0, "nothing is left");
 
-    // Killed before there was anything to continue with: it only says what was to be made.
+    // Killed before there was anything to continue: the state only names the new volume.
     let real = fs::canonicalize(&from).expect("a path");
     let noted = json!({"claviger_conversion": 1, "source": real, "source_size": bytes.len(), "destination": volume,
         "format": "TrueCrypt", "stored": 1, "done": null});

@@ -205,7 +205,7 @@ fn two_copies_show_what_was_written_between_them() {
     write(inner, "write -P 7 64k 4096");
     assert_eq!(compared(free), (None, 8, 8, 0));
 
-    // A file in the outer one, which takes what was free before.
+    // A file in the outer volume, which takes space that was free before.
     keep();
     let letter = folder.str("letter");
     fs::write(&letter, "Dear observer, ".repeat(2000)).expect("a file");

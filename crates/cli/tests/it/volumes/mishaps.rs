@@ -366,7 +366,7 @@ fn every_command_that_is_advised_is_one_that_the_format_has() {
     for (name, bytes) in cases {
         let path = folder.str("volume");
         fs::write(&path, &bytes).expect("written");
-        // VeraCrypt's trials cost a minute for all variants of the password, and nothing shows which of the two it is.
+        // VeraCrypt needs a minute for all variants of the password, and nothing shows which of the two formats it is.
         let hints = if name.starts_with("TrueCrypt") { &["--truecrypt", "--hash", "SHA-512"][..] } else { &[] };
         let given = [hints, &["--password-file", &wrong]].concat();
         let hows = [&["--without-password"][..], &given];

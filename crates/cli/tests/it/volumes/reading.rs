@@ -369,7 +369,7 @@ fn not_a_volume_is_3() {
         run(["identify", &folder.str(name)]).fails(3, &[]);
         run(["info", "--password-file", &folder.password, &folder.str(name)]).fails(3, &["TrueCrypt"]);
     }
-    // The others are examined all the same.
+    // The others are still examined.
     let volume = folder.volume("v.tc", "1M", &[]);
     let both = run(["identify", "--json", &folder.str("none"), &folder.str("text"), &volume]).fails(6, &["none"]);
     assert_eq!(both.json().as_array().expect("a list").len(), 2);
@@ -428,7 +428,7 @@ fn a_damaged_header_is_helped_by_its_backup() {
     info(&[]).fails(4, &["damaged", "checksum"]);
     bytes[backup + 10] ^= 1;
     fs::write(&volume, &bytes).expect("damaged");
-    // Without its salt, a header is indistinguishable from one of another password, and that is what it says.
+    // Without its salt, a header looks like one of another password, and the message says so.
     info(&["--truecrypt"]).fails(2, &["damaged header", "wrong passphrase", "look the same"]);
 }
 
@@ -686,7 +686,7 @@ fn names_are_known_without_their_hyphens() {
     assert_eq!((&info["hash"], &info["cipher"]), (&"SHA-512".into(), &"Serpent-AES".into()));
 }
 
-/// A volume whose cipher is `cipher_null`: what is in it can be read, with a warning, and written only where that is asked for.
+/// A volume whose cipher is `cipher_null` can be read, with a warning, and written only on request.
 #[test]
 fn a_volume_that_nothing_encrypts_is_read_only() {
     let folder = Folder::new();

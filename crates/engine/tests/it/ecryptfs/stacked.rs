@@ -341,7 +341,7 @@ fn hostile_headers_give_errors_and_nothing_is_written() {
         assert!(fs::read(&path).expect("read") == *bytes, "{i}: something was written");
         tree.remove(tree.root(), name("file")).expect("it can be removed");
     }
-    // A size that is possible, and contents that are not there: what is there can be read, and nothing is made of the rest.
+    // A possible size, but missing contents: the existing part can be read, and the rest is not made up.
     for (bytes, size) in [(with(16, 1 << 50), 1 << 50), (good[..HEADER as usize + 1024].to_vec(), 3000)] {
         fs::write(&path, &bytes).expect("written");
         let (tree, _) = WAYS[0](folder.path());
@@ -407,7 +407,7 @@ fn a_file_is_a_store() {
     assert_eq!(store.len(), 0, "it was given back");
 }
 
-/// A tree of one file that remembers what was done to it since it was last durable.
+/// A tree of one file that records the calls since it was last durable.
 #[derive(Default)]
 struct Recorder(Mutex<Recorded>);
 

@@ -58,7 +58,7 @@ fn whatever_is_done_a_model_mtools_and_fsck_agree() {
         let model = exercise(store.clone(), 400, i as u64, *size << 10);
         image.put(&store.to_vec());
         image.check(&format!("{args:?}"));
-        // mtools goes by the number of clusters alone: what has few is FAT12 to it, whatever the boot sector says.
+        // mtools decides by the number of clusters alone. It takes a file system with few for FAT12, against the boot sector.
         let few = args.contains(&"32") && open(store.clone()).space().is_ok_and(few_clusters);
         assert!(few || image.mtools_files() == model, "{args:?}: mtools reads something else");
         // A new reader reads what was written, too.
@@ -94,7 +94,7 @@ fn few_clusters(space: Space) -> bool {
     space.total / u64::from(space.unit) < 65_525
 }
 
-/// Writes the last byte of every file once more: exfat-fuse before 1.4 reads what was never written as what is there.
+/// Writes the last byte of every file once more, because exfat-fuse before 1.4 reads unwritten parts as whatever is on the disk.
 fn write_ends(tree: &dyn Tree, model: &BTreeMap<String, Vec<u8>>) {
     for (path, contents) in model.iter().filter(|(_, contents)| !contents.is_empty()) {
         let file = find(tree, OsStr::new(path)).expect("it is there");
@@ -642,7 +642,7 @@ fn what_was_lost_is_told_to_everybody_who_asks_later() {
         let (tree, file) = make(Arc::new(FaultStore::new(disk.clone(), Some(fault))));
         let first = tree.flush().expect_err("it is planted");
         assert!(first.to_string().contains("planted"), "{first}");
-        // The disk works again, but what was to be written is not there: nobody may believe that it is.
+        // The disk works again, but the write is lost, so later calls must fail.
         for later in [tree.flush(), tree.flush(), tree.finish(), tree.write_at(file, 0, b"more")] {
             let later = later.expect_err("something was lost");
             assert!(later.to_string().contains("planted"), "{later}");
@@ -746,7 +746,7 @@ fn a_crash_in_a_rename_of_entries_in_two_sectors_leaves_one_name() {
     assert!(crashes > 5, "{crashes}");
 }
 
-/// Fails if a checker finds more than what is lost, in what was written after a crash: above all, two names on the same clusters.
+/// Fails if a checker finds more than lost clusters after a crash and later writes: above all, two names on the same clusters.
 fn judge(said: &str) {
     assert!(!said.contains("share clusters") && !said.contains("already allocated"), "{said}");
     // fsck.exfat: clusters after the end of a file are lost.
@@ -954,7 +954,7 @@ fn names_that_share_clusters_are_read_and_not_written() {
     }
 }
 
-/// FAT32: two files of which the second goes on in the clusters of the first; and one with a cluster that is free.
+/// FAT32: two files, the second of which continues in the clusters of the first, and one with a cluster that is free.
 fn crossed_fat() -> Vec<(String, Vec<u8>, [&'static str; 2])> {
     let Some(image) = mkfs(&["-F", "32", "-s", "1"], 40 << 10) else { return Vec::new() };
     let store = image.in_memory();
@@ -1005,7 +1005,7 @@ fn crossed_exfat() -> Vec<(String, Vec<u8>, [&'static str; 2])> {
     vec![("amid another".into(), amid, ["/file", "/other"]), ("marked free".into(), free, ["/file", "/file"])]
 }
 
-/// A name that is not shown because its entries are damaged is there all the same.
+/// A name that is not shown because its entries are damaged still exists.
 #[test]
 fn a_folder_with_damaged_entries_is_neither_removed_nor_changed() {
     type Damage = fn(&mut [u8]);

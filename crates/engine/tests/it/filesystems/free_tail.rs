@@ -26,7 +26,7 @@ struct Image {
 }
 
 impl Image {
-    /// An image of `len` bytes of noise: what is not zero where nothing is stored must not matter.
+    /// An image of `len` bytes of noise: bytes that are not zero in free space must not matter.
     fn new(len: u64) -> Self {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let path = dir.path().join("image");
@@ -117,7 +117,7 @@ impl Image {
     }
 }
 
-/// Whether all the programs are there; what is missing is reported.
+/// Whether all the programs are there. Missing ones are reported.
 fn programs(names: &[&str]) -> Option<()> {
     names.iter().try_for_each(|name| tools::program(name).map(|_| ()))
 }

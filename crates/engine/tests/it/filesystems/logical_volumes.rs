@@ -430,7 +430,7 @@ fn the_kernel_has_the_same_logical_volumes() {
         assert!(all[..len] == numbers, "{name}");
     }
 
-    // The other way round: a file in the FAT, and new bytes in what is striped, at odd places.
+    // The reverse: a file in the FAT, and new bytes in the striped volume at odd offsets.
     let (_, fat) = logical_volumes::open(below.clone(), "vg/fat").expect("it opens");
     let (_, tree) = filesystems::open(Arc::new(fat)).expect("a file system");
     let node = tree.create(tree.root(), "written.txt".as_ref(), &NewNode::default()).expect("a file");
@@ -499,7 +499,7 @@ fn other_kinds_that_lvm2_makes_are_refused() {
     );
     let (origin, _) = logical_volumes::open(below, "vg/origin").expect("it opens");
     assert!(origin.read_only.is_some());
-    // From the other one's side the same metadata say what is there.
+    // Opened from the other physical volume, the same metadata are found.
     let away = in_memory(std::fs::read(&other).expect("the image"));
     assert_eq!(logical_volumes::read(&*away).expect("it is read").expect("a group").openable(), ["vg/away"]);
 }

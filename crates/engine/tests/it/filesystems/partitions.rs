@@ -310,7 +310,7 @@ fn no_table_is_too_hostile_to_end() {
         let good = std::fs::read(disk(&sfdisk, 32 * MIB, script).path()).expect("the disk");
         let store = MemoryStore::new(good.clone());
         let table = partitions::read(&store).expect("a good table").expect("a table");
-        // Where the table has its bytes: what is changed elsewhere is not examined.
+        // Only bytes of the table, because changes elsewhere are not noticed.
         let ranges: Vec<usize> = match table.kind {
             TableKind::Gpt => (446..2048).collect(),
             TableKind::Mbr => {

@@ -268,7 +268,7 @@ fn each_kind_of_refusal_is_told_apart() {
     for key in [&other[..], &other[..15], &[], &[7; 64]] {
         assert!(matches!(wrong(volume_key(key)).kind, ErrorKind::WrongCredential(_)), "{} bytes", key.len());
     }
-    // Half a key makes the other half: nothing tells it, but what it decrypts to.
+    // One half of the key yields the other half. Only the decrypted data show whether it is right.
     let unlocked = unlock(&bytes, &Unlock::with(&[volume_key(&[7; 16])])).expect("anything opens");
     assert!(!unlocked.recognised);
     let keyfile = Credential::Keyfile(Secret::copy_from(b"x"));

@@ -210,7 +210,7 @@ fn tcplay_opens_what_was_changed() {
         let said = on_terminal(&[("Passphrase:", NEW)], &command);
         assert!(said.contains("AES-256-XTS") && said.contains("RIPEMD160"), "{said}");
     }
-    // The other way round: it changes what was changed here, and all copies are sound.
+    // The reverse: cryptsetup changes a header that was changed here, and all copies are sound.
     let answers = [("Passphrase:", NEW), ("New passphrase:", OLD), ("Repeat", OLD)];
     on_terminal(&answers, &[tcplay, "-d", node, "--modify", "--new-pbkdf-prf=SHA512", "-w"]);
     drop(device);

@@ -293,7 +293,7 @@ fn a_wrong_passphrase_is_warned_of_and_the_right_one_is_not() {
     assert!(warned(&Unlock { headerless: skipped, ..with(&right) }, "sector numbers wrong"));
 }
 
-/// A loop device of 2004: nobody remembers what was given to losetup.
+/// A loop device of 2004, whose options for losetup are forgotten.
 #[test]
 fn cryptoloop_volumes_open_when_only_the_passphrase_is_known() {
     let credentials = [passphrase("a passphrase of 2004 that is longer than 31 bytes")];

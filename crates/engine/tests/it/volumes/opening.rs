@@ -169,7 +169,7 @@ fn a_detached_header_opens_data_that_may_be_in_a_partition() {
         disk.read_at(START, &mut stored).expect("the partition");
         assert!(stored != noise(8192, 2) && start_of(&open) == noise(8192, 2), "{name}");
 
-        // Alone it says what it is, and what to do.
+        // Without its other part, the error names the format, and what to do.
         let alone = Opening::path(&path).find().and_then(|locked| locked.unlock(&Unlock::with(&credentials)));
         assert_eq!(alone.err().expect("the data are elsewhere").advice.as_deref(), Some(&Advice::NameHeader), "{name}");
         // Whoever looks after it needs no data.

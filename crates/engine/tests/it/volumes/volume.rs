@@ -242,7 +242,7 @@ fn requests_cross_segments_and_refused_writes_change_nothing() {
     assert!(done > 100 && refused > 100);
 }
 
-/// Where nothing is stored only what is read there can be written, and a request with anything else changes nothing.
+/// Where nothing is stored, only the bytes that are read there can be written. A request with any others changes nothing.
 #[test]
 fn what_is_not_stored_takes_only_what_it_reads_as() {
     let (fixed, zero, len) = (noise(700, 8), 1300, 3 * 512);
@@ -269,7 +269,7 @@ fn what_is_not_stored_takes_only_what_it_reads_as() {
     for round in 0..2000 {
         let (offset, count) = dice.range(model.len());
         let mut data = noise(count, round);
-        // All, all but one byte, or none of what is not stored is as it is read.
+        // In the part that is not stored, all bytes, all but one, or none are as they are read.
         let keeps = dice.below(3);
         let inside = nothing.start.clamp(offset, offset + count)..nothing.end.clamp(offset, offset + count);
         if keeps > 0 {

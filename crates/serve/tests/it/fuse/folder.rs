@@ -167,7 +167,7 @@ fn nothing_is_written_to_a_folder_that_is_shown_read_only() {
     }
 }
 
-/// Beyond this time the kernel asks anew; all of it happens within, so that it relies on what is not true any more.
+/// After this time the kernel asks again. The whole test happens within it, so the kernel relies on outdated answers.
 #[test]
 fn what_others_changed_a_moment_ago_is_not_overwritten_and_not_removed() {
     let append = |path: PathBuf| OpenOptions::new().append(true).open(path).expect("it is there");

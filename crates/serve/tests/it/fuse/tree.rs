@@ -220,7 +220,7 @@ fn ext4_is_shown_read_only() {
 fn what_the_store_refuses_is_an_io_error_and_the_rest_goes_on() {
     for kind in ["16", "exFAT"] {
         let Some(place) = made(kind, 20 << 20) else { continue };
-        // Somewhere in the data, after what is written first.
+        // Somewhere in the data, after the first writes.
         let mut server = place.serve(&["tree", "refuse=10000000"]);
         let root = place.folder();
         fs::write(root.join("before"), [1; 5000]).expect("written");

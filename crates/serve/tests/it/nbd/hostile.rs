@@ -68,7 +68,7 @@ impl Raw {
         bytes
     }
 
-    /// Says no more, and hears the rest, until the server closes the connection.
+    /// Sends nothing more, and reads the rest until the server closes the connection.
     fn hear_out(mut self) -> Vec<u8> {
         let _ = self.0.shutdown(Shutdown::Write);
         self.hear_end()
@@ -109,7 +109,7 @@ fn simple_reply(error: u32, cookie: u64) -> Vec<u8> {
     [&0x6744_6698u32.to_be_bytes()[..], &error.to_be_bytes(), &cookie.to_be_bytes()].concat()
 }
 
-/// Proof that the server serves on, and that the store holds what it held.
+/// Checks that the server still works, and that the store is unchanged.
 fn unharmed(serving: &Serving, content: &[u8], after: &str) {
     let mut client = Client::connect(&serving.address, "disk").unwrap_or_else(|e| panic!("after {after}: {e}"));
     let mut read = vec![0; content.len()];
@@ -521,7 +521,7 @@ fn a_store_that_fails_is_reported_as_far_as_the_protocol_can() {
     *store.fail_writes.lock().expect("no panic") = None;
     unharmed(&serving, &content, "errors");
 
-    // A flush that has failed: every later one fails too, on every connection, for what was lost stays lost.
+    // After a failed flush, every later one fails too, on every connection, because the lost writes stay lost.
     store.fail_flush.store(true, Ordering::SeqCst);
     raw.say(&request(0, FLUSH, 10, 0, 0));
     assert_eq!(raw.hear(16), simple_reply(5, 10));
