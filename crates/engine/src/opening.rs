@@ -100,7 +100,9 @@ impl Source {
             Self::Path(path) => Ok(Arc::new(FileStore::open(path, access)?)),
             Self::Remote(name, opener) => opener(access).map_err(|e| e.at(name)),
             Self::Store(store) | Self::Opened(_, store) => Ok(Arc::clone(store)),
-            Self::Tree(_) | Self::FoundFolder(..) => Err(Error::misuse("a tree has only files, not the bytes of a volume")),
+            Self::Tree(_) | Self::FoundFolder(..) => {
+                Err(Error::misuse("a tree has only files, not the bytes of a volume"))
+            }
         }
     }
 

@@ -332,8 +332,7 @@ fn carry_out(
     }
     measured.map_err(|e| match e.kind {
         ErrorKind::Cancelled => {
-            let hint =
-                format!("The measurements are kept, and everything set up was removed. To continue: `{resume}`");
+            let hint = format!("The measurements are kept, and everything set up was removed. To continue: `{resume}`");
             e.hint(hint)
         }
         _ => e,

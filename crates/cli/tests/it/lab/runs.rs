@@ -369,7 +369,10 @@ fn a_study_is_repeated_and_resumed() {
     let isolated = line("dd of 100 MB, write", "isolated keys");
     assert!(isolated.contains(" 1.10 ") && isolated.contains(" 99.0 "), "what the study had, and lost: {isolated}");
     assert!(line("dd of 100 MB, write", "without encryption").contains(" 107"), "the study's figure: {report}");
-    assert!(report.contains("With an extent of its own: data of 2.0 %") && report.contains("Cannot be said:"), "{report}");
+    assert!(
+        report.contains("With an extent of its own: data of 2.0 %") && report.contains("Cannot be said:"),
+        "{report}"
+    );
     let cells = fs::read_to_string(out.join("study.csv")).expect("the tables");
     let measured = cells.lines().filter(|line| line.contains(",isolation/isolated,bytes_per_s,")).count();
     assert!(measured == 4, "dd and hdparm, each twice: {cells}");

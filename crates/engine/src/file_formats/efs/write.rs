@@ -413,9 +413,8 @@ impl<'a> Old<'a> {
         if (now.size, now.modified, now.links)
             != (self.attributes.size, self.attributes.modified, self.attributes.links)
         {
-            return Err(
-                Error::new(ErrorKind::InUse { holder: None }).hint("Another program has just changed the file. Nothing was changed. Try again.")
-            );
+            return Err(Error::new(ErrorKind::InUse { holder: None })
+                .hint("Another program has just changed the file. Nothing was changed. Try again."));
         }
         Ok(())
     }

@@ -161,8 +161,7 @@ fn read(path: &Path) -> Result<String> {
         let file = files::open_regular(path)?;
         let bytes = file.map(|file| files::read_at_most(file, FILE_MAX)).transpose()?.flatten();
         let wrong = || Error::misuse(format!("a facility must be in a regular file of at most {FILE_MAX} bytes"));
-        String::from_utf8(bytes.ok_or_else(wrong)?)
-            .map_err(|_| Error::misuse("a facility's file must be UTF-8"))
+        String::from_utf8(bytes.ok_or_else(wrong)?).map_err(|_| Error::misuse("a facility's file must be UTF-8"))
     };
     read().map_err(|e| e.at(path))
 }

@@ -439,8 +439,7 @@ fn keep(medium: &Backing, plan: &Plan, facilities: usize, workloads: &[&'static 
 fn too_large(plan: &Plan, place: &str, needed: u64, free: u64) -> Error {
     let (needed, free) = (size(needed.next_multiple_of(1 << 20)), size(free >> 20 << 20));
     let what = format!("volumes of {} do not fit in {place}: needs {needed}, {free} free", size(plan.size));
-    Error::misuse(what)
-        .hint("Choose a smaller --scale or --size, other workloads, or another folder with --dir.")
+    Error::misuse(what).hint("Choose a smaller --scale or --size, other workloads, or another folder with --dir.")
 }
 
 /// Bytes that are free for this user.

@@ -90,7 +90,12 @@ pub fn recommend(answers: &RecommendAnswers, measured: &Measured) -> Recommendat
         given_up: reckoning
             .given_up
             .iter()
-            .map(|wish| format!("This requirement was given up, because nothing meets it together with the rest: {}.", wish.words()))
+            .map(|wish| {
+                format!(
+                    "This requirement was given up, because nothing meets it together with the rest: {}.",
+                    wish.words()
+                )
+            })
             .collect(),
         others: reckoning.ranked.iter().skip(2).map(|r| (r.features.name.clone(), r.points())).collect(),
         out: reckoning.out,

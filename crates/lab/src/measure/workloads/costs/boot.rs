@@ -202,7 +202,8 @@ fn parse(line: &str, step: &str, after: Elapsed) -> Option<BootStep> {
 
 /// The beginning of a step was read no earlier than its end, so that the host's clock cannot say how long it took.
 fn untimed(step: &str) -> Error {
-    let reason = format!("the step `{step}` could not be timed: this machine was too busy to read its beginning before its end");
+    let reason =
+        format!("the step `{step}` could not be timed: this machine was too busy to read its beginning before its end");
     ErrorKind::Io(std::io::Error::other(reason)).into()
 }
 
@@ -276,7 +277,7 @@ mod tests {
             assert!(error.contains("the guest did not complete the step"), "{error}");
         }
         let mut at_once = life(LIFE);
-        let [before, perl] = ["before-perl", "perl"].map(|step| find(&at_once, step).unwrap().after);
+        let [before, perl] = ["before-perl", "perl"].map(|step| find(&at_once.output, step).unwrap().after);
         at_once.output.iter_mut().filter(|said| said.after == before).for_each(|said| said.after = perl);
         assert!(measures(&at_once).unwrap_err().to_string().contains("`perl` could not be timed"));
         let failed: Vec<&str> = LIFE.iter().map(|step| if *step == "dpkg 0" { "dpkg 127" } else { step }).collect();
@@ -295,8 +296,10 @@ mod tests {
         // With the shim, which does no harm where it is not needed. Without it: tests of the program. Other tests may keep the
         // machine too busy to time a short step.
         let life = || measures(&boot(&disk, &lab, true).unwrap());
-        let untimed = |told: &Result<Vec<Measure>>| told.as_ref().is_err_and(|e| e.to_string().contains("not be timed"));
-        let measures = (0..5).map(|_| life()).find(|told| !untimed(told)).expect("a life of which every step was timed").unwrap();
+        let untimed =
+            |told: &Result<Vec<Measure>>| told.as_ref().is_err_and(|e| e.to_string().contains("not be timed"));
+        let measures =
+            (0..5).map(|_| life()).find(|told| !untimed(told)).expect("a life of which every step was timed").unwrap();
         assert!(measures.iter().all(|measure| measure.value > 0.0), "{measures:?}");
         // The guest has unmounted its disk: nothing is to be recovered (the flag needs_recovery of ext4(5)).
         let superblock = std::fs::read(&disk).unwrap()[1024..2048].to_vec();
