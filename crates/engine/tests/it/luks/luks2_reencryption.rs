@@ -478,8 +478,8 @@ fn decrypt(bed: &Bed, way: Reencrypting) -> Result<()> {
     bed.resume()
 }
 
-/// The beginning of a decryption is interrupted at any write, and run again: with the header that the interruption has left it
-/// comes to its end, and with a new one too or nothing is changed. Never is anything decrypted where it lies, after the old header.
+/// The beginning of a decryption is interrupted at any write, and run again. With the header that the interruption has left, it
+/// completes. With a new one it completes, too, or nothing is changed. No data are decrypted in their old place after the old header.
 #[test]
 fn a_decryption_whose_beginning_is_interrupted_is_run_again() {
     for resilience in ["checksum", "journal"] {

@@ -155,7 +155,7 @@ fn check_name(facility: &Facility) -> Result<()> {
     }
 }
 
-/// What is in a file that is not too long for a facility.
+/// Reads a file of a facility, unless it is too long for one.
 fn read(path: &Path) -> Result<String> {
     let read = || -> Result<String> {
         let file = files::open_regular(path)?;
