@@ -1,4 +1,4 @@
-//! The window: which page is shown, what is at work, and what comes of it.
+//! The window: the page that is shown, the work in progress, and its results.
 
 use std::fs;
 use std::os::unix::fs::DirBuilderExt;
@@ -25,16 +25,16 @@ use crate::steps::Work;
 use crate::texts::Texts;
 use crate::theme::{self, COLUMN, Fonts, NARROW, NARROW_COLUMN, Palette};
 
-/// How often the first page looks whether the list of mounts is another one.
+/// How often the first page checks whether the list of mounts has changed.
 const GLANCE: Duration = Duration::from_secs(1);
 
-/// How often it asks what is mounted if it is not: when somebody works in the window, and when not.
+/// How often it asks what is mounted if the list has not changed: while the window is in use, and otherwise.
 const REFRESH: [Duration; 2] = [Duration::from_secs(4), Duration::from_secs(30)];
 
-/// What the kernel has mounted.
+/// The kernel's list of mounts.
 const MOUNTS: &str = "/proc/self/mountinfo";
 
-/// How long a window that is closed waits for what it has begun.
+/// How long a closed window waits for its unfinished work.
 const FAREWELL: Duration = Duration::from_secs(10);
 
 /// Where things are.
@@ -64,32 +64,32 @@ pub enum Page {
     Measure(Box<Measure>),
 }
 
-/// What is done with what the work at hand comes to.
+/// What to do with the result of the current work.
 enum Then {
-    /// It was looked at.
+    /// It was identified.
     Looked(AtHand),
-    /// What its header says is known.
+    /// Its header was read.
     Shown(AtHand, Verdict),
-    /// The formats that can be made are known, and this was wanted.
+    /// The formats that can be created are known; this was requested.
     Formats(Action),
     Mounted,
     Unlocked,
     Explained,
     Recommended,
-    /// A volume was made: whether it has a recovery key that is to be printed.
+    /// A volume was created: whether it has a recovery key to print.
     Created(bool),
     Changed,
-    /// What the header says after a change, what that came to, and whether it was cancelled.
+    /// The header after a change, the result of the change, and whether it was cancelled.
     Refreshed(Done, bool),
     Measured,
     /// A run of the lab, and its folder.
     Lab(PathBuf),
-    /// All that it says is what went wrong.
+    /// Only a failure matters.
     Listed,
 }
 
 impl Then {
-    /// Whether it may take long enough to look at other pages meanwhile.
+    /// Whether it may take so long that people want to see other pages in the meantime.
     fn is_long(&self) -> bool {
         matches!(self, Self::Created(_) | Self::Changed | Self::Refreshed(..) | Self::Lab(_))
     }
@@ -101,7 +101,7 @@ struct LeftPage {
     title: String,
     /// Nothing once it is done.
     work: Option<(Work, Then)>,
-    /// What there is to say when somebody comes back.
+    /// The message to show when the user returns.
     notice: Option<String>,
 }
 
@@ -124,9 +124,9 @@ pub struct App {
     focused: bool,
     fonts: Fonts,
     styled: bool,
-    /// How high the bar at the end of the page was drawn.
+    /// The height of the bar at the end of the page, as drawn.
     bar: f32,
-    /// Whether it was said that the favourites cannot be read.
+    /// Whether the user knows that the favourites cannot be read.
     complained: bool,
 }
 
@@ -168,15 +168,15 @@ impl App {
         self.work.is_some()
     }
 
-    /// Whether what was begun on a page that was left is done, and nobody has come back to it.
+    /// Whether work on another page is done, and the user has not returned there.
     pub fn has_finished_elsewhere(&self) -> bool {
         self.left.as_ref().is_some_and(|left| left.work.is_none())
     }
 
-    /// Draws everything, and does what is asked for.
+    /// Draws everything, and carries out the user's requests.
     pub fn draw(&mut self, ui: &mut Ui) {
         if !std::mem::replace(&mut self.styled, true) {
-            // Fonts are there from the next frame on.
+            // Fonts are available from the next frame on.
             theme::install(ui.ctx(), &self.fonts);
             self.ask_desktop(ui.ctx());
             return ui.ctx().request_repaint();
@@ -224,7 +224,7 @@ impl App {
         draw::column(ui, &at, left.as_ref(), busy, self.texts)
     }
 
-    /// The page scrolls, and the bar stays. It is drawn behind the page, so that the keyboard comes to it there.
+    /// The page scrolls, and the bar stays. It is drawn after the page, so that the keyboard reaches it last.
     fn page_and_bar(&mut self, ui: &mut Ui, busy: bool) -> Option<Action> {
         let mut wanted = None;
         let whole = ui.available_rect_before_wrap();
@@ -292,7 +292,7 @@ impl App {
         }
     }
 
-    /// Light or dark as the desktop has it, asked again whenever the window comes to the front.
+    /// Light or dark, like the desktop; asked again whenever the window comes to the front.
     fn ask_desktop(&mut self, ctx: &egui::Context) {
         let focused = ctx.input(|input| input.focused);
         if focused && !self.focused {
@@ -300,7 +300,7 @@ impl App {
             self.desktop.ask(move || told.request_repaint());
         }
         self.focused = focused;
-        // No wish is light.
+        // Without a preference, it is light.
         let dark = self.desktop.wishes().dark == Some(true);
         let theme = if dark { ThemePreference::Dark } else { ThemePreference::Light };
         if ctx.options(|options| options.theme_preference) != theme {
@@ -308,7 +308,7 @@ impl App {
         }
     }
 
-    /// Does what was asked for.
+    /// Carries out a request.
     pub fn act(&mut self, action: Action) {
         let (texts, home) = (self.texts, self.places.home.clone());
         match action {
@@ -404,7 +404,7 @@ impl App {
         }
     }
 
-    /// Shows another page. What was typed on the one before is forgotten with it.
+    /// Shows another page. Input on the previous page is forgotten.
     fn go(&mut self, page: Page) {
         if let Some((work, _)) = &mut self.work {
             work.cancel();
@@ -454,13 +454,13 @@ impl App {
         }
     }
 
-    /// Takes what was done meanwhile on the page that was left, and says so where it does not show.
+    /// Takes the result of work on a page in the background, and reports it if nothing shows it.
     fn poll_left(&mut self) {
         let Some(left) = &mut self.left else { return };
         let Some(done) = left.work.as_mut().and_then(|(work, _)| work.poll(&self.programs)) else { return };
         let Some((work, then)) = left.work.take() else { return };
         let Some(mut left) = self.left.take() else { return };
-        // As if it were in front.
+        // As if the page were shown.
         std::mem::swap(&mut self.page, &mut left.page);
         let (front, notice) = (self.work.take(), self.notice.take());
         self.finished(&done, work.is_cancelled(), then);
@@ -484,14 +484,14 @@ impl App {
 
     fn look(&mut self, mut at_hand: AtHand) {
         self.chooser = None;
-        // What a conversion was making is opened by what it is made of.
+        // The unfinished copy of a conversion is opened through its source.
         if let Some(conversion) = crate::header::conversion(&at_hand.path, &self.places.home) {
             at_hand = AtHand { path: conversion.source, ..at_hand };
         }
         self.begin(self.texts.looking, [Call::new(["identify"]).with([&at_hand.path])], Then::Looked(at_hand));
     }
 
-    /// Asks what its header says, if it may have one.
+    /// Reads its header, if it may have one.
     fn found(&mut self, at_hand: AtHand, verdict: Verdict) {
         let verdict = verdict.of(&at_hand.options, self.texts);
         if verdict.format.is_some() && !verdict.folder {
@@ -537,7 +537,7 @@ impl App {
         }
     }
 
-    /// Does what the form of the page is for.
+    /// Carries out the form of the page.
     fn carry_out(&mut self) {
         let (texts, home) = (self.texts, self.places.home.clone());
         match &mut self.page {
@@ -581,7 +581,7 @@ impl App {
         }
     }
 
-    /// Takes what has been done meanwhile.
+    /// Takes results that have arrived.
     fn poll(&mut self, ctx: &egui::Context) {
         if let Some((work, _)) = &mut self.work
             && let Some(done) = work.poll(&self.programs)
@@ -742,7 +742,7 @@ impl App {
     }
 }
 
-/// What is at work ends with the window: who makes a volume removes what is half made, and is given the time for it.
+/// Unfinished work ends with the window. A program that is creating a volume gets time to remove the unfinished one.
 impl Drop for App {
     fn drop(&mut self) {
         let begin = Instant::now();

@@ -1,4 +1,4 @@
-//! What can be changed of a volume, as values: a form for each.
+//! The possible changes of a volume, as values: a form for each.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -16,14 +16,14 @@ pub struct Change {
     pub forms: Vec<Form>,
     /// The one that is shown.
     pub shown: usize,
-    /// What the last one came to: whether it went well, and what there is to say.
+    /// The result of the last change: whether it succeeded, and its message.
     pub result: Option<(bool, Vec<String>)>,
     /// Whether the page has to go there.
     pub reveal: bool,
 }
 
 impl Change {
-    /// What can be changed of this volume. `all` are the formats that it can be converted into.
+    /// The possible changes of this volume. `all` are the formats into which it can be converted.
     pub fn new(volume: Volume, all: &[Choices], home: &Path, texts: &Texts) -> Self {
         Self { forms: forms(&volume, all, home, texts), volume, shown: 0, result: None, reveal: false }
     }
@@ -42,7 +42,7 @@ impl Change {
         }
     }
 
-    /// Takes what it came to, and what its header says since.
+    /// Takes the result of a change, and the new header.
     pub fn finished(&mut self, done: &Done, header: Option<Header>, all: &[Choices], home: &Path, texts: &Texts) {
         let wrong = (done.code == crate::program::WRONG_PASSWORD).then(|| texts.wrong_password.to_owned());
         let failed = wrong.or(done.error.clone()).unwrap_or_else(|| texts.failed.to_owned());
@@ -142,7 +142,7 @@ fn forms(volume: &Volume, all: &[Choices], home: &Path, t: &Texts) -> Vec<Form> 
     let restore = opens(vec![Field::new(t.backup_file, "--from", Input::Existing(String::new()))]);
     let said = [t.restore, t.restore_explanation, t.restore_button];
     add(luks || family, &["header", "restore", "--yes"], restore, said, t.restore_warning);
-    // An encrypted folder is no volume that a copy could go into.
+    // An encrypted folder is not a volume, so no copy can go into it.
     let all: Vec<&Choices> = all.iter().filter(|choices| choices.format != FOLDER).collect();
     let same = all.iter().position(|choices| choices.format == format);
     let formats = all.iter().map(|choices| (choices.format.clone(), choices.format.clone())).collect();

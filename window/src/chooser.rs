@@ -6,7 +6,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 pub struct Chooser {
-    /// What is typed: a folder, whose entries are shown, or a file in one.
+    /// The typed path: a folder, whose entries are shown, or a file in one.
     pub text: String,
     /// Folders first.
     pub entries: Vec<Entry>,
@@ -33,7 +33,7 @@ impl Chooser {
         self.look();
     }
 
-    /// Reads the folder that is typed, if it is another one.
+    /// Reads the typed folder, if it has changed.
     pub fn look(&mut self) {
         let typed = PathBuf::from(self.text.trim());
         if typed != self.shown && typed.is_dir() {
@@ -42,7 +42,7 @@ impl Chooser {
         }
     }
 
-    /// What is typed, if it is there.
+    /// The typed path, if it exists.
     pub fn chosen(&self) -> Option<PathBuf> {
         let path = PathBuf::from(self.text.trim());
         (path.is_absolute() && path.exists()).then_some(path)
@@ -53,7 +53,7 @@ impl Chooser {
     }
 }
 
-/// What can be chosen in a folder: hidden files are left out, and so are devices that are no disks.
+/// The entries of a folder to choose from, without hidden files and devices that are not disks.
 fn entries(folder: &Path) -> Vec<Entry> {
     let each = |entry: fs::DirEntry| {
         let name = entry.file_name().to_string_lossy().into_owned();

@@ -1,4 +1,4 @@
-//! A new volume, as a value: four steps of questions, what is recommended for the answers, and the calls that make it.
+//! A new volume, as a value: four steps of questions, the recommendation for the answers, and the calls that create it.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use crate::program::Call;
 use crate::secret_field::SecretField;
 use crate::texts::Texts;
 
-/// Formats that can be made, with their ciphers and hashes, the defaults first.
+/// The formats that can be created, with their ciphers and hashes, the defaults first.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Choices {
     pub format: String,
@@ -20,9 +20,9 @@ pub struct Choices {
     pub hashes: Vec<String>,
 }
 
-/// What is asked first, in the words of `claviger lab recommend`.
+/// The first question's answers, in the words of `claviger lab recommend`.
 pub const PURPOSES: [&str; 4] = ["few-files", "external", "laptop", "desktop"];
-/// The answer behind them: no volume, but an encrypted folder.
+/// The answer after them: an encrypted folder instead of a volume.
 pub const A_FOLDER: usize = PURPOSES.len();
 pub const THREATS: [&str; 5] = ["theft", "repair", "coercion", "evil-maid", "cloud"];
 pub const PLATFORMS: [&str; 2] = ["windows", "macos"];
@@ -36,7 +36,7 @@ pub struct Recommendation {
     pub title: String,
     pub reasons: Vec<String>,
     pub against: Vec<String>,
-    /// What was given up, and what this machine measured.
+    /// Requirements that were given up, and measurements of this machine.
     pub remarks: Vec<String>,
 }
 
@@ -63,14 +63,14 @@ pub struct Create {
     pub trouble: Option<String>,
     /// The answers that the form belongs to.
     answered: Option<Answers>,
-    /// The folder whose free space the form tells.
+    /// The folder whose free space the form shows.
     space_of: Option<PathBuf>,
 }
 
 /// Purpose, threat, and the systems that it is shared with.
 type Answers = (usize, usize, [bool; PLATFORMS.len()]);
 
-/// Facilities of the lab that are containers which `claviger create` makes, and how.
+/// Facilities of the lab that `claviger create` can create as containers, and their options.
 const CONTAINERS: &[(&str, &str, &[&str])] = &[
     ("LUKS2", "LUKS2", &[]),
     ("LUKS2 with integrity", "LUKS2", &["--integrity", "hmac-sha256"]),
@@ -79,7 +79,7 @@ const CONTAINERS: &[(&str, &str, &[&str])] = &[
     ("LUKS1", "LUKS1", &[]),
 ];
 
-/// The best of what was recommended that is a container and can be made here.
+/// The best recommendation that is a container and can be created here.
 pub fn recommendation(told: &Value, all: &[Choices]) -> Option<Recommendation> {
     let texts = |value: &Value, field: &str| -> Vec<String> {
         let each = value.as_array().into_iter().flatten();
@@ -104,7 +104,7 @@ pub fn recommendation(told: &Value, all: &[Choices]) -> Option<Recommendation> {
     })
 }
 
-/// File systems, by the name that the program takes and the one that people know: what others read as well, first.
+/// File systems, by the program's name and the usual name. Those that other systems read come first.
 const FILE_SYSTEMS: [(&str, &str); 4] = [("exfat", "exFAT"), ("fat", "FAT"), ("ext4", "ext4"), ("", "–")];
 const BITLOCKERS: [(&str, &str); 4] = [("exfat", "exFAT"), ("fat", "FAT"), ("ntfs", "NTFS"), ("", "–")];
 
@@ -140,7 +140,7 @@ impl Create {
         (self.purpose, self.threat, self.shared)
     }
 
-    /// Whether the form asks the rest for these answers, so that nothing has to be found out anew.
+    /// Whether the form already belongs to these answers, so no new recommendation is needed.
     pub fn is_answered(&self) -> bool {
         self.form.is_some() && self.answered == Some(self.answers())
     }
@@ -153,7 +153,7 @@ impl Create {
         self.all.iter().position(|choices| choices.format == usual).unwrap_or(0)
     }
 
-    /// Goes on from where and how large, or from the password, if nothing lacks there.
+    /// Continues after place and size, or after the password, if nothing is missing.
     pub fn go_on(&mut self, home: &Path) {
         let step = self.step;
         let Some(form) = &mut self.form else { return };
@@ -166,7 +166,7 @@ impl Create {
             told => told.map(drop),
         };
         self.step += usize::from(form.noted(told).is_some());
-        // What is typed next goes to the password at once.
+        // The keyboard goes to the password at once.
         let password = form.field_mut("--password-fd").map(|field| &mut field.input);
         if let (2, Some(Input::NewSecret(secret, _))) = (self.step, password) {
             secret.focus = true;
@@ -179,7 +179,7 @@ impl Create {
         self.form = Some(asked(FOLDER, texts.create_title, false, home, texts));
     }
 
-    /// Says how much room there is where the volume is to be.
+    /// Shows the free space at the chosen place.
     pub fn look_at_space(&mut self, home: &Path, texts: &Texts) {
         let Some(form) = &mut self.form else { return };
         let path = absolute(form.text(""), home);
@@ -194,7 +194,7 @@ impl Create {
         }
     }
 
-    /// What was answered, by the names of the questions.
+    /// The answers, by the names of the questions.
     pub fn review(&self, texts: &Texts) -> Vec<(String, String)> {
         let Some(form) = &self.form else { return Vec::new() };
         let format = self.recommended.as_ref().map_or(FOLDER, |it| it.format.as_str());
@@ -210,11 +210,11 @@ impl Create {
         std::iter::once((texts.format.to_owned(), format.to_owned())).chain(answers).collect()
     }
 
-    /// Asks what fits the answers.
+    /// Asks for a recommendation for the answers.
     pub fn recommend(&self) -> Call {
         let shared: Vec<_> = PLATFORMS.iter().zip(self.shared).filter_map(|(name, on)| on.then_some(*name)).collect();
         let shared = if shared.is_empty() { "linux".to_owned() } else { shared.join(",") };
-        // Nobody is asked to be root here.
+        // The window never asks for root.
         let words = ["lab", "recommend", "--for", PURPOSES[self.purpose], "--share-with", &shared];
         Call::new(words).with(["--threat", THREATS[self.threat], "--root", "no"])
     }
@@ -232,7 +232,7 @@ impl Create {
         });
     }
 
-    /// Shows all that there is of a format.
+    /// Shows all options of a format.
     pub fn choose(&mut self, format: usize, home: &Path, texts: &Texts) {
         let Some(choices) = self.all.get(format) else { return };
         (self.expert, self.space_of) = (Some(format), None);
@@ -246,7 +246,7 @@ impl Create {
             .is_some_and(|form| [RECOVERY, RECOVERY_PASSWORD].iter().any(|option| !form.text(option).is_empty()))
     }
 
-    /// What makes the volume, step by step: the volume, a file system in it, and a key for the day when the password is forgotten.
+    /// The steps that create the volume: the volume, a file system in it, and a recovery key.
     ///
     /// # Errors
     /// What is lacking.
@@ -257,7 +257,7 @@ impl Create {
 }
 
 const FILE_SYSTEM: &str = "--filesystem";
-/// No option of `claviger create`, but a further step.
+/// Not an option of `claviger create`, but a further step.
 const RECOVERY: &str = "recovery key";
 const RECOVERY_PASSWORD: &str = "--recovery-password-file";
 
@@ -267,9 +267,9 @@ fn new_password(texts: &Texts) -> Field {
 
 fn file_systems(format: &str, shared: bool, texts: &Texts) -> Field {
     let (all, chosen) = match format {
-        // It keeps places to itself, which these leave out.
+        // It has reserved areas, which only these file systems avoid.
         "BitLocker" => (&BITLOCKERS, 0),
-        // What both of them read, and other systems; or else what Linux has.
+        // A shared volume gets a file system that all systems read, others get one of Linux.
         "LUKS2" => (&FILE_SYSTEMS, 2),
         _ => (&FILE_SYSTEMS, if shared { 0 } else { 2 }),
     };
@@ -277,7 +277,7 @@ fn file_systems(format: &str, shared: bool, texts: &Texts) -> Field {
     Field::optional(texts.file_system, FILE_SYSTEM, Input::Choice(chosen, all.collect()))
 }
 
-/// Where the key goes that opens it without the password, for formats that have one.
+/// The file for the recovery key, for formats that have one.
 fn recovery(format: &str, home: &Path, texts: &Texts) -> Option<Field> {
     let option = match format {
         "LUKS2" => RECOVERY,
@@ -291,7 +291,7 @@ fn new_file(home: &Path, name: &str) -> Input {
     Input::New(unused(home.join(name)).display().to_string())
 }
 
-/// The last questions: where, how large, which secret, and what is in it. A folder grows with its files.
+/// The last questions: place, size, password and file system. A folder has no size: it grows with its files.
 fn asked(format: &str, title: &'static str, shared: bool, home: &Path, texts: &Texts) -> Form {
     let folder = format == FOLDER;
     let (label, name) = match format {
@@ -373,7 +373,7 @@ fn calls(form: &Form, home: &Path) -> Result<Vec<Call>, Lacking> {
     let recovery = form.text(RECOVERY);
     if !recovery.is_empty() {
         let file = absolute(recovery, home);
-        // Found out afterwards, it would leave a volume without its key.
+        // If this failed later, the volume would have no recovery key.
         if file.exists() {
             return Err(Lacking::Free(file));
         }

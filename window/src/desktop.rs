@@ -1,4 +1,4 @@
-//! What the desktop says and does: light or dark, its font, the keyboard's layout, and the window of a folder.
+//! The desktop's settings (light or dark, font, keyboard layout), and opening a folder in it.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -15,7 +15,7 @@ pub struct Wishes {
     pub layout: Option<String>,
 }
 
-/// The wishes, read by a thread: a desktop that does not answer holds nothing up.
+/// The settings, read by a thread, so that a desktop that does not answer delays nothing.
 #[derive(Clone, Default)]
 pub struct Desktop(Arc<Mutex<Wishes>>);
 
@@ -56,7 +56,7 @@ fn dark() -> Option<bool> {
     scheme(&said("busctl", &asked.collect::<Vec<_>>())?)
 }
 
-/// `v u 1`: 1 is dark, 2 light, and 0 no wish.
+/// `v u 1`: 1 is dark, 2 light, and 0 no preference.
 fn scheme(answer: &str) -> Option<bool> {
     match answer.split_whitespace().last()? {
         "1" => Some(true),
@@ -75,7 +75,7 @@ fn font(pattern: &str) -> Option<FontFile> {
     Some(FontFile { bytes: Arc::new(std::fs::read(path).ok()?), index })
 }
 
-/// The file, if it is one of outlines, and the font's number in it. The upper half of that names a variant of a variable font.
+/// The file, if it holds outlines, and the font's number in it. The upper half of the number is a variant of a variable font.
 fn font_named(answer: &str) -> Option<(String, u32)> {
     let (path, index) = answer.split_once('\n')?;
     let outlines = [".ttf", ".otf", ".ttc"].iter().any(|end| path.to_lowercase().ends_with(end));

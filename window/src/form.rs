@@ -1,4 +1,5 @@
-//! Questions as data: what is asked for one call of `claviger`, and how the answers become its words. Whoever draws it knows no option.
+//! Questions as data: the form for one call of `claviger`, and how its answers become the command line. The drawing code knows no
+//! options.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -11,14 +12,14 @@ use crate::texts::Texts;
 #[derive(Debug)]
 pub struct Field {
     pub label: &'static str,
-    /// The option that the answer goes to; an empty one has none, and stands behind the volume.
+    /// The option for the answer. If it is empty, the answer is a word after the volume.
     pub option: &'static str,
     pub input: Input,
     /// Whether few people need it.
     pub more: bool,
     /// Whether it works without an answer.
     pub optional: bool,
-    /// What helps to answer it.
+    /// Help for the answer.
     pub hint: Option<String>,
 }
 
@@ -26,9 +27,9 @@ pub struct Field {
 #[derive(Debug)]
 pub enum Input {
     Text(String),
-    /// A file that is there, or a folder.
+    /// An existing file or folder.
     Existing(String),
-    /// A file that is not there yet.
+    /// A new file.
     New(String),
     /// Several files or folders.
     Paths(Vec<PathBuf>),
@@ -46,16 +47,16 @@ pub enum Input {
 pub struct Form {
     pub title: &'static str,
     pub explanation: &'static str,
-    /// What the button says.
+    /// The text of the button.
     pub button: &'static str,
     /// The verb and its words.
     pub words: Vec<OsString>,
     /// The volume, which exists, if the form is about one.
     pub volume: Option<PathBuf>,
     pub fields: Vec<Field>,
-    /// What has to be agreed to before it begins.
+    /// A warning that must be confirmed before it starts.
     pub warning: Option<(&'static str, bool)>,
-    /// What it could not be carried out for, the last time.
+    /// Why the last attempt could not be carried out.
     pub lacking: Option<Lacking>,
     /// Whether the page has to go there.
     pub reveal: bool,
@@ -65,9 +66,9 @@ pub struct Form {
 #[derive(Debug, PartialEq, Eq)]
 pub enum Lacking {
     Answer(&'static str),
-    /// A file that is to be new is there already.
+    /// The new file already exists.
     Free(PathBuf),
-    /// The new password was not repeated as it is.
+    /// The two new passwords differ.
     Repetition,
     Consent,
 }
@@ -133,13 +134,13 @@ impl Form {
         Self { words, volume: Some(volume.to_owned()), fields, ..Self::default() }
     }
 
-    /// The same with what people read.
+    /// The same with texts for people.
     #[must_use]
     pub fn said(self, title: &'static str, explanation: &'static str, button: &'static str) -> Self {
         Self { title, explanation, button, ..self }
     }
 
-    /// The same with something that has to be agreed to.
+    /// The same with a warning that must be confirmed.
     #[must_use]
     pub fn warns(self, warning: &'static str) -> Self {
         Self { warning: Some((warning, false)), ..self }
@@ -166,14 +167,14 @@ impl Form {
         matches!(self.field(option), Some(Field { input: Input::Check(true), .. }))
     }
 
-    /// Takes what it comes to; what lacks is told at its field from now on.
+    /// Takes the result of checking the form; errors are shown at their fields from now on.
     pub fn noted<T>(&mut self, told: Result<T, Lacking>) -> Option<T> {
         let (taken, lacking) = told.map_or_else(|lacking| (None, Some(lacking)), |taken| (Some(taken), None));
         (self.reveal, self.lacking) = (lacking.is_some(), lacking);
         taken
     }
 
-    /// What is said at this field, as long as it lacks.
+    /// The error at this field, if any.
     pub fn complaint(&self, number: usize, texts: &Texts) -> Option<String> {
         let (lacking, field) = (self.lacking.as_ref()?, self.fields.get(number)?);
         let here = match (lacking, &field.input) {
@@ -185,13 +186,13 @@ impl Form {
         here.then(|| lacking.sentence(texts))
     }
 
-    /// What is said at the warning, as long as nobody has agreed to it.
+    /// The error at the warning until it is confirmed.
     pub fn asks_for_consent(&self, texts: &Texts) -> Option<String> {
         let lacks = self.lacking == Some(Lacking::Consent) && self.warning.is_some_and(|(_, agreed)| !agreed);
         lacks.then(|| Lacking::Consent.sentence(texts))
     }
 
-    /// What is to be started.
+    /// The command to start.
     ///
     /// # Errors
     /// What is lacking.
@@ -199,7 +200,7 @@ impl Form {
         self.call_with(&|_| true, home)
     }
 
-    /// The same of those fields whose options are wanted.
+    /// The same with only those fields whose options are `wanted`.
     ///
     /// # Errors
     /// As above.
@@ -231,7 +232,7 @@ impl Form {
     }
 }
 
-/// This path, or one like it where nothing is yet.
+/// This path, or a similar one that does not exist.
 pub fn unused(path: PathBuf) -> PathBuf {
     let (stem, end) = (path.file_stem().unwrap_or_default(), path.extension().unwrap_or_default());
     let (stem, end) = (stem.to_string_lossy(), end.to_string_lossy());

@@ -1,4 +1,4 @@
-//! What a volume says of itself without a password, as values: its keyslots, and whether something was begun that is to go on.
+//! A volume's header without a password, as values: its keyslots, and whether an operation was interrupted.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use crate::texts::Texts;
 pub struct Header {
     pub format: String,
     pub keyslots: Vec<Keyslot>,
-    /// Whether it is encrypted anew, or converted in place, and that is not at its end.
+    /// Whether a reencryption or an in-place conversion is unfinished.
     pub half_way: bool,
 }
 
@@ -26,7 +26,7 @@ pub struct Keyslot {
     pub kind: String,
     /// How the key is derived, and at what cost.
     pub derivation: String,
-    /// Its name, priority, and what is wrong with it.
+    /// Its name, its priority, and its faults.
     pub remarks: String,
 }
 
@@ -35,7 +35,7 @@ pub fn show(path: &Path, options: &[String]) -> Call {
     Call::new(["header", "show"]).with(partition(options)).with([path])
 }
 
-/// Of the options of a mount, the one that other verbs need too.
+/// The one option of a mount that other verbs need, too.
 pub fn partition(options: &[String]) -> impl Iterator<Item = &String> {
     options.iter().filter(|option| option.starts_with("--partition="))
 }
@@ -53,7 +53,7 @@ const HALF_CONVERTED: [&str; 9] = [
     "conversion interrupted",
 ];
 
-/// What `claviger header show` says; nothing where a header says nothing without a password.
+/// The output of `claviger header show`; `None` if the header can only be read with a password.
 pub fn header(shown: &Value, texts: &Texts) -> Option<Header> {
     let about = &shown["header"];
     let list = |name: &str| about[name].as_array().into_iter().flatten();
@@ -71,7 +71,7 @@ pub fn header(shown: &Value, texts: &Texts) -> Option<Header> {
 fn keyslot(slot: &Value, tokens: &[&Value], texts: &Texts) -> Keyslot {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let number = slot["number"].as_u64().or(slot["keyslot"].as_u64()).unwrap_or_default();
-    // LUKS2 tells of a keyslot beside it, and names it as a text; BitLocker tells in it.
+    // LUKS2 has the kind in a token, which names the keyslot by a number as text; BitLocker has it in the keyslot.
     let named = Value::from(number.to_string());
     let told = |token: &&&Value| token["keyslots"].as_array().is_some_and(|all| all.contains(&named));
     let kind = tokens.iter().find(told).map_or(text(&slot["type"]), |token| text(&token["type"]));

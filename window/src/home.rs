@@ -1,4 +1,4 @@
-//! The first page as a value: what is mounted, and which volumes are at hand.
+//! The first page as a value: the mounted and the available volumes.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -29,7 +29,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// As far as the name says: a file system that does not answer is not asked.
+    /// Judged by the name alone: a file system might not answer.
     fn of(volume: &str) -> Self {
         match volume {
             _ if volume.contains("://") => Self::Network,
@@ -50,12 +50,12 @@ pub struct Mounted {
     /// The file system in it, if it is one that people know by its name.
     pub filesystem: Option<String>,
     pub size: u64,
-    /// What else there is to say: how it is opened, and where it is served.
+    /// Further facts: how it was opened, and where it is served.
     pub remarks: Vec<String>,
     /// Whether its keys can be forgotten while it stays mounted.
     pub lockable: bool,
     pub state: State,
-    /// What its owner has to know.
+    /// What its owner must know.
     pub trouble: Option<String>,
 }
 
@@ -96,9 +96,9 @@ pub struct AtHand {
     pub name: String,
     pub why: Why,
     pub kind: Kind,
-    /// What else is known of it.
+    /// Further facts about it.
     pub facts: String,
-    /// Where it is to be mounted, and with which options.
+    /// Its mount point and options.
     pub dir: Option<PathBuf>,
     pub options: Vec<String>,
 }
@@ -188,7 +188,7 @@ pub fn mounted(list: &Value, texts: &Texts) -> Vec<Mounted> {
     all.into_iter().map(each).collect()
 }
 
-/// As people call it; nothing where the volume has none of its own.
+/// The usual name of the file system; `None` if the volume has none of its own.
 fn file_system(name: &str) -> Option<String> {
     let known = match name {
         "none" | "files" => return None,

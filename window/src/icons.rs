@@ -161,7 +161,7 @@ impl Icon {
         })
     }
 
-    /// By itself. It says nothing that the text beside it does not say.
+    /// Alone. It says no more than the text beside it.
     pub fn draw(self, ui: &mut Ui, size: f32, color: Color32) {
         let (rect, _) = ui.allocate_exact_size(Vec2::splat(size), Sense::hover());
         self.paint(ui.painter(), rect, color);

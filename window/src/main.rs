@@ -30,7 +30,7 @@ fn main() -> ExitCode {
     if !screen {
         return no_window(&texts.no_screen, texts);
     }
-    // Meanwhile the window is made.
+    // The window is created in the meantime.
     let fonts = thread::spawn(desktop::fonts);
     // The name is that of the .desktop file, so that the desktop finds the icon.
     let viewport = ViewportBuilder::default()

@@ -73,7 +73,7 @@ impl Measure {
         }
     }
 
-    /// Begins anew. What is to be measured first.
+    /// Starts over. Returns what to measure first.
     pub fn begin(&mut self) -> Option<Call> {
         self.rows.clear();
         self.trouble = None;
@@ -81,12 +81,12 @@ impl Measure {
         self.call()
     }
 
-    /// Ends before all is measured. What has been measured stays.
+    /// Ends early. Figures so far stay.
     pub fn stop(&mut self) {
         self.at = None;
     }
 
-    /// Takes a figure. What is to be measured next.
+    /// Takes a figure. Returns what to measure next.
     pub fn finished(&mut self, done: &Done) -> Option<Call> {
         match serde_json::from_value::<Vec<Row>>(done.out["ciphers"].clone()) {
             Ok(rows) => self.rows.extend(rows),

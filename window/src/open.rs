@@ -1,4 +1,4 @@
-//! A volume that was chosen, as a value: what it is, what is asked to open it, and why it does not open.
+//! A chosen volume, as a value: its format, the form that opens it, and why it does not open.
 
 use std::path::Path;
 
@@ -89,7 +89,7 @@ pub struct Volume {
     pub at: AtHand,
     pub verdict: Verdict,
     pub header: Option<Header>,
-    /// One from or to it that is to go on.
+    /// An interrupted conversion from or to it.
     pub conversion: Option<Conversion>,
 }
 
@@ -97,7 +97,7 @@ impl Volume {
     pub fn new(at: AtHand, verdict: Verdict, header: Option<Header>, home: &Path, texts: &Texts) -> Self {
         let verdict = verdict.with(header.as_ref(), texts);
         let conversion = header::conversion(&at.path, home);
-        // An empty folder, which has just been made, is told by nothing else.
+        // Only this identifies a new, empty folder.
         let named = at.options.iter().find_map(|option| option.strip_prefix("--format="));
         let verdict = match (&verdict.format, named) {
             (None, Some(format)) => {
@@ -114,12 +114,12 @@ impl Volume {
         self.verdict.format.is_some() && !self.verdict.folder
     }
 
-    /// Whether it is no partition of a larger whole, which is converted in place only as a device of its own.
+    /// Whether it is not a partition of a disk image: those are converted in place only as devices of their own.
     pub fn changes_in_place(&self) -> bool {
         header::partition(&self.at.options).next().is_none()
     }
 
-    /// What was begun, and is to go on.
+    /// The interrupted operation to resume.
     pub fn half_way(&self, texts: &'static Texts) -> Option<&'static str> {
         match () {
             () if self.conversion.is_some() => Some(texts.conversion_half_way),
@@ -133,11 +133,11 @@ impl Volume {
 pub struct Open {
     pub volume: Volume,
     pub form: Form,
-    /// Whether it is mounted already and its keys are to come back.
+    /// Whether it is mounted and locked, so that it is unlocked instead.
     pub unlocks: bool,
-    /// What was said when it did not open.
+    /// The error when it did not open.
     pub trouble: Option<String>,
-    /// Whether it was the password.
+    /// Whether the password was the reason.
     pub wrong: bool,
     pub explained: Option<Explained>,
     /// Whether the page has to go there.
@@ -219,7 +219,7 @@ impl Open {
         Ok(if password { call } else { call.secret("--password-fd", &SecretField::default().secret()) })
     }
 
-    /// Looks for what keeps it from opening. Without a password in the field the bytes alone are examined.
+    /// Searches for the reason why it does not open. Without a password in the field, only the bytes are examined.
     ///
     /// # Errors
     /// What is lacking.
@@ -230,20 +230,20 @@ impl Open {
         Ok(if given { call } else { call.with(["--without-password"]) })
     }
 
-    /// Says what mounting it came to, which failed.
+    /// Reports a failed mount.
     pub fn failed(&mut self, done: &Done, texts: &Texts) {
         self.wrong = done.code == crate::program::WRONG_PASSWORD;
         let said = done.error.clone().unwrap_or_else(|| texts.failed.to_owned());
         self.trouble = Some(if self.wrong { texts.wrong_password.to_owned() } else { said });
         self.explained = None;
-        // The next attempt needs no search for the field.
+        // The keyboard goes back to the field for the next attempt.
         if let Some(Field { input: Input::Secret(password), .. }) = self.form.field_mut("--password-fd") {
             password.focus = true;
         }
     }
 }
 
-/// What a volume that was made has to be opened with, where nothing in it tells: a folder that is empty yet.
+/// The options to open a new volume that cannot be identified: an empty folder.
 pub fn opened_with(created: &Value) -> Vec<String> {
     let options = created["opened_with"].as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned);
     if !created["signatures"].is_array() {

@@ -1,4 +1,4 @@
-//! What pages are made of: cards, rows, notes, and the few widgets that the toolkit does not have.
+//! The parts of pages: cards, rows, notes, and a few widgets that the toolkit lacks.
 
 use eframe::egui::{
     self, Align, Button, Color32, CornerRadius, Frame, Layout, Margin, Rect, Response, RichText, Role, Sense, Stroke,
@@ -8,7 +8,7 @@ use eframe::egui::{
 use crate::icons::Icon;
 use crate::theme::{self, BUTTON_HEIGHT, CARD_CORNER, CORNER, FOCUS, GRID, Palette};
 
-/// The page's name, which it has one of.
+/// The page's name; each page has one.
 pub fn heading(ui: &mut Ui, text: &str) {
     ui.label(RichText::new(text).heading());
     ui.add_space(2.0);
@@ -57,7 +57,7 @@ pub fn pill(ui: &mut Ui, text: &str, color: Color32) {
     ui.painter().galley(rect.min + vec2(8.0, 2.0), galley, color);
 }
 
-/// Something that has to be seen, in a box of its colour. Screen readers tell it at once.
+/// An important message in a coloured box. Screen readers announce it at once.
 pub fn note<R>(ui: &mut Ui, icon: Icon, color: Color32, text: &str, more: impl FnOnce(&mut Ui) -> R) -> R {
     let frame = Frame::new()
         .fill(Palette::of(ui).card)
@@ -79,7 +79,7 @@ pub fn note<R>(ui: &mut Ui, icon: Icon, color: Color32, text: &str, more: impl F
     shown.inner
 }
 
-/// A text that screen readers tell at once.
+/// A text that screen readers announce at once.
 pub fn told(ui: &mut Ui, text: &str, color: Color32) -> Response {
     let label = ui.colored_label(color, text);
     label.ctx.accesskit_node_builder(label.id, |node| node.set_live(egui::accesskit::Live::Polite));
@@ -99,7 +99,7 @@ pub fn primary(ui: &mut Ui, text: &str, enabled: bool) -> Response {
     ui.add_enabled(enabled, Button::new(text).fill(palette.accent).stroke(ring).wrap_mode(TextWrapMode::Extend))
 }
 
-/// A button among others of its name: screen readers hear what it is about.
+/// One of several buttons with the same name: screen readers also get its subject.
 pub fn about(button: &Response, what: &str) {
     button.ctx.accesskit_node_builder(button.id, |node| node.set_description(what));
 }
@@ -203,7 +203,7 @@ pub fn place(ui: &mut Ui, icon: Icon, name: &str, here: bool, narrow: bool) -> R
     response
 }
 
-/// How far something is, or that it goes on.
+/// The progress of work, or just that it continues.
 pub fn bar(ui: &mut Ui, share: Option<f32>, height: f32) -> Response {
     let palette = Palette::of(ui);
     let (rect, response) = ui.allocate_exact_size(vec2(ui.available_width(), height), Sense::hover());

@@ -1,4 +1,4 @@
-//! The program `claviger`, started for everything that the window does: what it says as JSON, how far it is, and how it is stopped.
+//! The program `claviger`, which does all work of the window: its JSON output, its progress, and how it is stopped.
 //! What it mounts outlives the window, and the window holds no key.
 
 use std::ffi::{OsStr, OsString};
@@ -27,7 +27,7 @@ pub const CANCELLED: i32 = 8;
 /// How long a worker waits for a line of progress before it looks whether the program has ended.
 const TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 30_000_000 };
 
-/// One process at a time is being started: for a moment, what it is to inherit would pass to another one as well.
+/// Processes are started one at a time: otherwise one could inherit the descriptors meant for another.
 static STARTING: Mutex<()> = Mutex::new(());
 
 /// One call of a program.
@@ -64,7 +64,7 @@ impl Call {
     }
 }
 
-/// How far it is.
+/// The progress of a call.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 pub struct Progress {
     /// What is done now.
@@ -73,7 +73,7 @@ pub struct Progress {
     pub done: u64,
     #[serde(default)]
     pub all: u64,
-    /// Seconds until it is done, if it goes on like this and the program knows.
+    /// Seconds until it is done at the present speed, if the program knows.
     #[serde(default, rename = "seconds_left")]
     pub left: Option<u64>,
 }
@@ -85,7 +85,7 @@ impl Progress {
     }
 }
 
-/// What it came to.
+/// The result of a call.
 #[derive(Clone, Debug, Default)]
 pub struct Done {
     /// The exit code.
@@ -103,7 +103,7 @@ impl Done {
         self.code == 0
     }
 
-    /// What a program that did not even start comes to.
+    /// The result if the program did not start.
     fn failed(error: impl std::fmt::Display) -> Self {
         Self { code: 6, error: Some(error.to_string()), ..Self::default() }
     }
@@ -136,7 +136,7 @@ impl Done {
     }
 }
 
-/// Where the programs are, and who is told that one has got on.
+/// The path of the program, and a call that reports progress.
 #[derive(Clone)]
 pub struct Programs {
     claviger: PathBuf,
@@ -179,19 +179,19 @@ impl Programs {
     }
 }
 
-/// A program at work. It goes on when this is dropped, unless it is cancelled.
+/// A running program. It continues when this is dropped, unless it is cancelled.
 pub struct Job(Arc<Mutex<State>>);
 
 #[derive(Default)]
 struct State {
-    /// None before it is started, and once it has ended: the number may be another's then.
+    /// `None` before it is started and after it has ended: the number may then be another's.
     pid: Option<Pid>,
     progress: Option<Progress>,
     done: Option<Done>,
 }
 
 impl Job {
-    /// Once it has ended: what it came to.
+    /// The result, once it has ended.
     pub fn done(&self) -> Option<Done> {
         self.lock().done.clone()
     }
@@ -200,7 +200,7 @@ impl Job {
         self.lock().progress.clone()
     }
 
-    /// Asks it to end. It leaves behind what it says of itself: nothing, or what can be resumed.
+    /// Asks it to end. It leaves nothing behind, or something that it can resume.
     pub fn cancel(&self) {
         if let Some(pid) = self.lock().pid {
             let _ = kill_process(pid, Signal::INT);
@@ -216,11 +216,11 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Starts the process, and gives the end that it tells its progress to.
+/// Starts the process, and returns the end of the pipe from which its progress is read.
 fn begin(path: &std::path::Path, environment: &[(&str, OsString)], call: &Call) -> io::Result<(Child, File)> {
     let mut command = Command::new(path);
     command.args(&call.words).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    // What makes file systems lies where only root looks.
+    // Programs that create file systems are only in root's search path.
     let path = std::env::var("PATH").unwrap_or_else(|_| "/usr/local/bin:/usr/bin:/bin".into());
     command.env("PATH", format!("{path}:/usr/sbin:/sbin"));
     command.envs(environment.iter().map(|(name, value)| (name, value)));
@@ -229,7 +229,7 @@ fn begin(path: &std::path::Path, environment: &[(&str, OsString)], call: &Call) 
     command.args(["--json", "--ask", "nobody"]).arg(format!("--progress-fd={}", tells.as_raw_fd()));
     for (option, secret) in &call.secrets {
         let (read, write) = pipe_with(PipeFlags::CLOEXEC)?;
-        // A password is shorter than what a pipe takes without a reader. A newline ends it: what is empty has to be seen, too.
+        // A password fits into a pipe without a reader. A newline ends it, so an empty password is seen, too.
         let mut write = File::from(write);
         write.write_all(secret)?;
         write.write_all(b"\n")?;
@@ -245,7 +245,7 @@ fn begin(path: &std::path::Path, environment: &[(&str, OsString)], call: &Call) 
     Ok((child?, told.into()))
 }
 
-/// Reads what it says until it ends.
+/// Reads its output until it ends.
 fn watch(mut child: Child, told: File, state: &Mutex<State>, wake: &dyn Fn()) -> io::Result<Done> {
     let reader = |from: Option<Box<dyn Read + Send>>| {
         thread::spawn(move || {
@@ -260,7 +260,7 @@ fn watch(mut child: Child, told: File, state: &Mutex<State>, wake: &dyn Fn()) ->
     let mut lines = BufReader::new(&told);
     let (mut line, mut open) = (String::new(), true);
     let status = loop {
-        // What goes on in the background keeps its end open: the pipe's end is not that of the program.
+        // A background process keeps its end of the pipe open, so the pipe may outlive the program.
         if let Some(status) = child.try_wait()? {
             lock(state).pid = None;
             break status;

@@ -15,9 +15,9 @@ const MOST: usize = 1024;
 pub struct SecretField {
     bytes: Secret,
     len: usize,
-    /// Whether it is to be seen.
+    /// Whether it is shown.
     pub shown: bool,
-    /// Whether it is to have the keyboard when it is drawn next.
+    /// Whether it gets the keyboard when it is next drawn.
     pub focus: bool,
 }
 
@@ -88,7 +88,7 @@ impl SecretField {
         self.bytes().iter().filter(|byte| *byte & 0xc0 != 0x80).count()
     }
 
-    /// Draws it with its name, what shows it, and what is worth saying of it. Whether Enter was pressed in it.
+    /// Draws it with its name, the button that shows it, and its hints. Returns whether Enter was pressed in it.
     pub fn draw(&mut self, ui: &mut Ui, label: &str, texts: &Texts) -> bool {
         let name = ui.label(RichText::new(label).font(theme::small_bold()));
         let mut enter = false;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::program::{CANCELLED, Call, Done, Job, Programs, Progress};
 
-/// What takes no longer than this is not shown.
+/// Shorter work is not shown.
 const PATIENCE: Duration = Duration::from_millis(400);
 
 /// Work at hand.
@@ -13,7 +13,7 @@ pub struct Work {
     pub title: String,
     job: Option<Job>,
     rest: VecDeque<Call>,
-    /// What the first step came to, or the one that failed.
+    /// The result of the first step, or of the one that failed.
     done: Option<Done>,
     since: Instant,
     cancelled: bool,
@@ -49,7 +49,7 @@ impl Work {
         self.cancelled
     }
 
-    /// Goes on. What it came to, once all is done.
+    /// Continues. Returns the result once everything is done.
     pub fn poll(&mut self, programs: &Programs) -> Option<Done> {
         while let Some(done) = self.job.as_ref().and_then(Job::done) {
             let before = self.done.take();
@@ -70,7 +70,7 @@ impl Work {
         }
         match self.done.as_ref().is_none_or(Done::ok) {
             true => self.job = Some(programs.start(call)),
-            // What follows a failure is left out.
+            // Steps after a failure are skipped.
             false => self.rest.clear(),
         }
     }

@@ -1,5 +1,5 @@
-//! All that the window says by itself: one row for each text, with every language in it, so that none is forgotten. What `claviger` says
-//! (findings, reasons, errors) is in English.
+//! The window's own texts: a row for each, in every language, so that none is forgotten. Texts of `claviger` (findings, reasons,
+//! errors) are in English.
 
 macro_rules! texts {
     ($($name:ident: $english:literal, $german:literal;)*) => {
@@ -13,7 +13,7 @@ macro_rules! texts {
     };
 }
 
-/// Those of the language that the environment names.
+/// The texts in the environment's language.
 pub fn of_environment() -> &'static Texts {
     let named = ["LC_ALL", "LC_MESSAGES", "LANG"].into_iter().filter_map(|name| std::env::var(name).ok());
     of_language(&named.into_iter().find(|value| !value.is_empty()).unwrap_or_default())
@@ -215,7 +215,7 @@ texts! {
     reencrypt_warning: "All other passwords will be removed. Back up your data first.", "Alle anderen Passwörter werden entfernt. Vorher die Daten sichern.";
     begin: "Start", "Starten";
     hidden_title: "Create a hidden volume inside", "Ein verborgenes Volume darin anlegen";
-    hidden_explanation: "It uses the free space behind this volume's files. Without its password nobody can tell that it exists. Without a size it becomes as large as is safe.", "Es nutzt den freien Platz hinter den Dateien. Ohne sein Passwort kann niemand sagen, dass es existiert. Ohne Größe wird es so groß, wie es sicher ist.";
+    hidden_explanation: "It uses the free space after this volume's files. Without its password nobody can tell that it exists. Without a size it becomes as large as is safe.", "Es nutzt den freien Platz hinter den Dateien. Ohne sein Passwort kann niemand sagen, dass es existiert. Ohne Größe wird es so groß, wie es sicher ist.";
     hidden_warning: "This overwrites the free space, including any hidden volume in it.", "Das überschreibt den freien Platz und ein verborgenes Volume darin.";
     outer_password: "Password of this volume", "Passwort dieses Datenträgers";
     measure_title: "Measure", "Messen";

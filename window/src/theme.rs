@@ -1,4 +1,4 @@
-//! How the window looks: the colours of both themes as data, the grid, the sizes of text, and what the toolkit is told of them.
+//! The look of the window: the colours of both themes as data, the grid, the text sizes, and the toolkit's settings.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ pub const CORNER: u8 = 8;
 /// Heights of buttons and of fields.
 pub const BUTTON_HEIGHT: f32 = 32.0;
 pub const FIELD_HEIGHT: f32 = 36.0;
-/// A line is as long as it can be read well.
+/// The longest line that reads well.
 pub const LINE: f32 = 720.0;
 /// The ring around what has the keyboard.
 pub const FOCUS: f32 = 2.0;
@@ -35,7 +35,7 @@ const MONOSPACE: f32 = 13.0;
 /// The colours of one theme.
 #[derive(Clone, Copy, Debug)]
 pub struct Palette {
-    /// What everything stands on.
+    /// The background.
     pub page: Color32,
     pub card: Color32,
     /// Edges of cards: an ornament.
@@ -45,15 +45,15 @@ pub struct Palette {
     pub text: Color32,
     /// Secondary text.
     pub dim: Color32,
-    /// What is most important, filled.
+    /// The filling of the most important controls.
     pub accent: Color32,
     /// Text on that.
     pub on_accent: Color32,
     /// Text in the accent's colour.
     pub link: Color32,
-    /// What is chosen, and below icons.
+    /// The background of the chosen item, and of icons.
     pub tint: Color32,
-    /// Below a button that the pointer is on.
+    /// The background of a button under the pointer.
     pub hover: Color32,
     pub ok: Color32,
     pub warning: Color32,
@@ -136,7 +136,7 @@ pub fn body_bold() -> FontId {
     bold(BODY)
 }
 
-/// Tells the toolkit of fonts, sizes and colours. It holds from the next frame on.
+/// Sets the toolkit's fonts, sizes and colours, from the next frame on.
 pub fn install(ctx: &Context, fonts: &Fonts) {
     ctx.set_fonts(definitions(fonts));
     for (theme, palette) in [(Theme::Light, &LIGHT), (Theme::Dark, &DARK)] {

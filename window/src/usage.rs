@@ -1,4 +1,4 @@
-//! How full the file systems of open volumes are. A thread asks: one that does not answer holds nothing up.
+//! The space used in the file systems of open volumes. A thread asks, so that one that does not answer delays nothing.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,7 +22,7 @@ impl Usage {
         self.known.lock().unwrap_or_else(PoisonError::into_inner).get(dir).copied()
     }
 
-    /// Asks anew, unless the last answer is still to come; calls `told` then.
+    /// Asks again, unless an answer is still pending; calls `told` when it arrives.
     pub fn ask(&self, all: &[Mounted], told: impl FnOnce() + Send + 'static) {
         let open = all.iter().filter(|mounted| mounted.state == State::Open);
         let dirs: Vec<String> = open.filter_map(|mounted| mounted.dir.clone()).collect();

@@ -1,4 +1,4 @@
-//! What the program is called with. It answers as other programs do, and needs no screen for it.
+//! The command line. It is answered like other programs do, without a screen.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -20,7 +20,7 @@ pub enum Words {
     Refuse(String, u8),
 }
 
-/// Understands the words behind the program's name.
+/// Parses the words after the program's name.
 pub fn understood(words: impl IntoIterator<Item = OsString>, texts: &Texts) -> Words {
     let (mut path, mut options) = (None, true);
     for word in words {

@@ -78,7 +78,7 @@ struct Explained {
 struct Opens {
     format: &'static str,
     partition: Option<u32>,
-    /// How it differs from what was given, in a word.
+    /// How it differs from the given password, in a word.
     with: &'static str,
     /// The end of "it opens with …".
     with_what: String,

@@ -252,7 +252,7 @@ impl<'a> Matrix<'a> {
     /// Fills one segment (section 3.2, steps 5 and 6). Returns false when `go_on` said no.
     ///
     /// # Safety
-    /// Nobody else writes to this segment meanwhile, and all concurrent writes are in the same slice.
+    /// Nobody else writes to this segment in the meantime, and all concurrent writes are in the same slice.
     unsafe fn fill_segment(&self, place: SegmentOfPass, go_on: &(dyn Fn() -> bool + Sync)) -> bool {
         let SegmentOfPass { pass, slice, lane } = place;
         let mut addresses = self.independent(place).then(|| Addresses::new(self, place));

@@ -82,7 +82,7 @@ impl VolumeCopy<'_> {
             self.destination.read_at(at, theirs)?;
             if let Some(differs) = ours.iter().zip(&*theirs).position(|(a, b)| a != b) {
                 let what =
-                    "the data read back differ from the data written, or the source changed meanwhile".to_owned();
+                    "the data read back differ from the data written, or the source changed during the copy".to_owned();
                 return Err(ErrorKind::Malformed { field: "copy", offset: at + differs as u64, what }.into());
             }
             at += ours.len() as u64;

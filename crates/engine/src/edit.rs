@@ -103,7 +103,7 @@ impl Edit {
             let mut now = vec![0; bytes.len()];
             store.read_at(*at, &mut now)?;
             if now != *bytes {
-                let holder = Some("another program changed the header meanwhile".to_owned());
+                let holder = Some("another program has just changed the header".to_owned());
                 return Err(Error::new(ErrorKind::InUse { holder }).hint("Nothing was changed. Try again."));
             }
         }

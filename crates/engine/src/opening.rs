@@ -100,7 +100,9 @@ impl Source {
             Self::Path(path) => Ok(Arc::new(FileStore::open(path, access)?)),
             Self::Remote(name, opener) => opener(access).map_err(|e| e.at(name)),
             Self::Store(store) | Self::Opened(_, store) => Ok(Arc::clone(store)),
-            Self::Tree(_) | Self::FoundFolder(..) => Err(Error::misuse("a tree has files and no bytes")),
+            Self::Tree(_) | Self::FoundFolder(..) => {
+                Err(Error::misuse("a tree has only files, not the bytes of a volume"))
+            }
         }
     }
 
@@ -594,7 +596,7 @@ fn no_folder() -> Error {
     Error::misuse("this is not an encrypted folder")
 }
 
-/// Refuses credentials and options for an unencrypted store: whoever gives them believes that it is encrypted.
+/// Refuses credentials and options for an unencrypted store: a user who gives them believes that it is encrypted.
 fn check_clear(with: &Unlock<'_>) -> Result<()> {
     let given = with.credentials.first().map(Credential::kind);
     let given = given.or_else(|| with.parameters().first().map(|parameter| parameter.name()));

@@ -1,4 +1,4 @@
-//! What many open files take of memory: alone in its process, which is looked at as a whole.
+//! How much memory many open files take. This test is alone in its process, whose whole memory is measured.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -15,7 +15,8 @@ use claviger_testkit::tools;
 /// More than three times as many as stay loaded, so that the others are most of it. Each takes two descriptors.
 const FILES: usize = 3500;
 
-/// What an open file may take that was read, in bytes. It is about half of that, and was three times as much when all stayed loaded.
+/// The most memory per open file that was read, in bytes. It takes about half of that. When all stayed loaded, it took three times
+/// as much.
 const MOST: usize = 1100;
 
 /// Bytes of this process that are in memory (proc_pid_status(5)), locked ones included.
@@ -80,7 +81,7 @@ fn many_open_files_take_little_and_leave_nothing() {
     assert!(each <= MOST, "{each} bytes for each open file");
     give_all_back(&tree, files);
     let after = resident();
-    // Nothing is kept of what was given back: what was free is used again.
+    // Memory of returned files is reused.
     for _ in 0..3 {
         give_all_back(&tree, use_all(&tree));
     }

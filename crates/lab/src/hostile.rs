@@ -25,7 +25,7 @@ const WORDS: &[&str] = &[
     "\n",
 ];
 
-/// Feeds each input, what is left of it where it is torn, and `changes` random changes of it, the same in every run.
+/// Feeds each input, its torn beginnings, and `changes` random changes of it, the same in every run.
 pub fn feed(inputs: &[&str], changes: usize, take: impl Fn(&str)) {
     let mut random = Random::new(7);
     take("");

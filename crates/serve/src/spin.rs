@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// If one turn of the loop takes this long, another program ran meanwhile. It needs the CPU, so polling stops.
+/// If one turn of the loop takes this long, another program ran in the meantime. It needs the CPU, so polling stops.
 const ELSEWHERE: Duration = Duration::from_micros(50);
 
 /// Counts the threads of a server that are not asleep.

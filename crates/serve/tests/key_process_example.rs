@@ -15,7 +15,7 @@ use claviger_testkit::tools;
 
 fn main() {
     tools::list_as("the_copy_is_the_plaintext");
-    // What a person gives to the tests' program otherwise, such as a filter, means nothing here.
+    // Other arguments of the test program, such as a filter, mean nothing here.
     match env::args().nth(1).as_deref() {
         Some("--key-process") => exit(example::main().map_or(1, |()| 0)),
         _ => the_copy_is_the_plaintext(),

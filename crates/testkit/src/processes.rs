@@ -45,7 +45,7 @@ impl Memory {
     /// # Panics
     /// If it cannot be read.
     pub fn of(pid: u32) -> Self {
-        // A thread that ends meanwhile unmaps its stack: then try again.
+        // A thread that ends in the meantime unmaps its stack: then try again.
         (0..100).find_map(|_| Self::read(pid)).expect("memory that stays as it is for a moment")
     }
 

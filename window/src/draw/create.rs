@@ -44,7 +44,7 @@ pub fn create(ui: &mut Ui, page: &mut Create, layout: Option<&str>, texts: &Text
     }
 }
 
-/// All that there is of a format, on one page.
+/// All options of a format on one page.
 fn expert(ui: &mut Ui, page: &mut Create, at: usize, layout: Option<&str>, texts: &Texts) -> Option<Action> {
     let mut wanted = None;
     dim(ui, texts.expert_title);
@@ -63,7 +63,7 @@ fn expert(ui: &mut Ui, page: &mut Create, at: usize, layout: Option<&str>, texts
     wanted
 }
 
-/// Where one is of the four.
+/// Which of the four steps is shown.
 fn steps(ui: &mut Ui, at: usize, texts: &Texts) {
     let palette = Palette::of(ui);
     let names: [&str; STEPS] = [texts.step_purpose, texts.step_place, texts.step_password, texts.step_review];
@@ -98,7 +98,7 @@ fn steps(ui: &mut Ui, at: usize, texts: &Texts) {
 /// What it is for, and against whom.
 fn questions(ui: &mut Ui, page: &mut Create, texts: &Texts) -> Option<Action> {
     section(ui, texts.what_for);
-    // In the order of `create::PURPOSES`, and behind them what is no volume.
+    // In the order of `create::PURPOSES`; the encrypted folder comes last.
     let purposes: [(&str, &str); create::PURPOSES.len() + 1] = [
         (texts.few_files, texts.few_files_more),
         (texts.external, texts.external_more),

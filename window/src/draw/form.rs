@@ -1,4 +1,4 @@
-//! The questions of a form, with what is missing at each.
+//! The questions of a form, each with its error.
 
 use eframe::egui::{self, Button, ComboBox, Margin, Response, RichText, TextEdit, Ui};
 
@@ -10,7 +10,7 @@ use crate::secret_field::SecretField;
 use crate::texts::Texts;
 use crate::theme::{self, FIELD_HEIGHT, LINE, Palette};
 
-/// Those questions that are wanted: what few need is behind one more click. Its button is elsewhere.
+/// The visible questions. Those that few people need take one more click, on a button elsewhere.
 pub fn form(
     ui: &mut Ui,
     form: &mut Form,
@@ -104,7 +104,7 @@ fn field(ui: &mut Ui, form: &mut Form, number: usize, layout: Option<&str>, text
             wanted = enter.then_some(Action::Go);
         }
         Input::NewSecret(secret, again) => {
-            // What is missing is the first one, or else the other one is another.
+            // Either the first password is missing, or the second one differs.
             let first = secret.is_empty();
             secret.focus |= reveals && first;
             again.focus |= reveals && !first;

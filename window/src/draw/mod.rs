@@ -1,4 +1,4 @@
-//! Draws the pages, and says what was asked for. It decides nothing.
+//! Draws the pages and reports the user's requests. It decides nothing.
 
 mod change;
 mod chooser;
@@ -25,22 +25,22 @@ pub use home::{home, home_foot};
 pub use measure::{measure, measure_foot};
 pub use open::{open, open_foot};
 
-/// What somebody wants.
+/// A request of the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     Home,
     Create,
     Measure,
-    /// Look at this file, folder or device.
+    /// Identify this file, folder or device.
     Look(PathBuf),
-    /// Look at the volume at hand of this number.
+    /// Show the available volume of this number.
     AtHand(usize),
     OpenFolder(PathBuf),
     Lock(PathBuf),
     Unlock(PathBuf),
     Unmount(PathBuf),
     UnmountAll,
-    /// Choose something to look at, or for the field of this number.
+    /// Choose a file to open, or for the field of this number.
     Choose(Option<usize>),
     /// The form is filled in.
     Go,
@@ -51,17 +51,17 @@ pub enum Action {
     Change,
     /// Change this keyslot, or remove it.
     Keyslot(String, bool),
-    /// Look at the partition of this number.
+    /// Show the partition of this number.
     Partition(u64),
-    /// Go on with the run of the lab in this folder.
+    /// Resume the lab's run in this folder.
     Resume(PathBuf),
     /// All choices of the format of this number, or the guide again.
     Expert(Option<usize>),
     BeginMeasuring,
-    /// Something was chosen, or nothing is to be.
+    /// A file was chosen, or the choice was cancelled.
     Chosen(Option<PathBuf>),
     Cancel,
-    /// What was said has been read.
+    /// The message has been read.
     Read,
     /// The page that was left while something was at work on it.
     Return,
@@ -70,7 +70,7 @@ pub enum Action {
 /// The bar at the end of a page, which never scrolls away.
 #[derive(Default)]
 pub struct Foot {
-    /// At the left, what few want.
+    /// The secondary buttons, at the left.
     pub side: Vec<(&'static str, Action)>,
     pub back: Option<(&'static str, Action)>,
     /// What the page is for.
@@ -81,22 +81,22 @@ pub struct Foot {
     pub trouble: Option<String>,
 }
 
-/// What goes on meanwhile.
+/// Work in progress.
 #[derive(Default)]
 pub struct Meanwhile<'a> {
     pub notice: Option<&'a str>,
-    /// The title of what is at work and how far it is.
+    /// The title of the current work, and its progress.
     pub work: Option<(&'a str, Option<Progress>)>,
 }
 
-/// What was begun on a page that was left.
+/// Work that was started on another page.
 pub struct Left<'a> {
     pub title: &'a str,
     pub share: Option<f32>,
     pub done: bool,
 }
 
-/// The column of navigation. `busy` says why nobody can go elsewhere.
+/// The column of navigation. `busy` says why other pages are blocked.
 pub fn column(ui: &mut Ui, at: &Action, left: Option<&Left<'_>>, busy: bool, texts: &Texts) -> Option<Action> {
     let narrow = ui.available_width() < theme::COLUMN - 40.0;
     let mut wanted = None;
@@ -135,7 +135,7 @@ pub fn column(ui: &mut Ui, at: &Action, left: Option<&Left<'_>>, busy: bool, tex
     wanted
 }
 
-/// The bar at the end of a page: what was said, what goes on, and the buttons.
+/// The bar at the end of a page: the message, the progress, and the buttons.
 pub fn bar(ui: &mut Ui, foot: &Foot, meanwhile: &Meanwhile<'_>, texts: &Texts) -> Option<Action> {
     let palette = Palette::of(ui);
     let mut wanted = None;
@@ -227,7 +227,7 @@ fn buttons(ui: &mut Ui, foot: &Foot, busy: bool, texts: &Texts) -> Option<Action
     wanted.or(drawn.inner)
 }
 
-/// Known by its name alone, whatever else comes and goes.
+/// Identified by its name alone, even if its neighbours change.
 fn named<R>(ui: &mut Ui, name: &str, add: impl FnOnce(&mut Ui) -> R) -> R {
     ui.scope_builder(UiBuilder::new().scope_id(Id::unique(("bar", name))), add).inner
 }

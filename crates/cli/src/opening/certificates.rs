@@ -81,7 +81,7 @@ impl CertificateArgs {
     /// `Misuse` if no module is named; those of [`pkcs11::open`].
     pub fn smart_card(&self, label: Option<&str>) -> Result<Vec<Arc<dyn PrivateKey>>> {
         let module = self.pkcs11_module.as_deref().ok_or_else(|| {
-            Error::misuse("a smart card should open it, but no PKCS#11 module was given")
+            Error::misuse("the smart card needs a PKCS#11 module, and none was given")
                 .hint("Give one with --pkcs11-module FILE.")
         })?;
         let passwords = PasswordSource { args: self, read: OnceCell::new() };

@@ -6,7 +6,7 @@ use claviger_engine::{Error, Result};
 use crate::terminal::end_heading::EndHeading;
 use crate::terminal::size;
 
-/// What deriving a key from a new passphrase is to cost.
+/// The cost of deriving a key from a new passphrase.
 #[derive(clap::Args, Default)]
 #[command(next_help_heading = "Key derivation", end_heading())]
 pub struct CostArgs {

@@ -59,12 +59,12 @@ pub struct CredentialArgs {
     #[arg(long, value_name = "FILE")]
     volume_key_file: Option<PathBuf>,
 
-    /// Bits of a volume key from the kernel's random numbers, which nobody keeps.
+    /// Bits of a random volume key that is never stored.
     #[arg(skip)]
     random_key: Option<u32>,
 }
 
-/// What is to open the volume from now on.
+/// The credentials that will open the volume from now on.
 #[derive(clap::Args)]
 #[command(next_help_heading = "New password and keyfiles", end_heading())]
 pub struct NewCredentialArgs {
@@ -97,7 +97,7 @@ pub struct NewCredentialArgs {
     keep_keyfiles: bool,
 }
 
-/// What is to open the new volume of a conversion.
+/// The credentials of the new volume of a conversion.
 #[derive(clap::Args)]
 #[command(next_help_heading = "Password and keyfiles of the new volume", end_heading())]
 pub struct DestinationCredentialArgs {
@@ -161,9 +161,9 @@ impl CredentialArgs {
         self.read_checked(asks, false)
     }
 
-    /// Reads the credentials of a headerless volume, which any password opens, to noise. An input that ends without a byte is
-    /// therefore an error, not an empty password. For an empty password, give an empty line. cryptsetup does the same
-    /// (lib/utils.c, `crypt_keyfile_device_read`).
+    /// Reads the credentials of a headerless volume. Any password opens such a volume; a wrong one gives noise. Empty input is
+    /// therefore an error, and an empty line is an empty password. cryptsetup does the same (lib/utils.c,
+    /// `crypt_keyfile_device_read`).
     pub fn read_for_headerless(&self, asks: impl FnOnce(&[Credential]) -> bool) -> Result<ReadCredentials> {
         self.read_checked(asks, true).map(ReadCredentials::once)
     }
@@ -182,7 +182,7 @@ impl CredentialArgs {
             return Source { must_come, ..source }.read_beside(keyfiles);
         };
         if self.gives_password() || !self.keyfiles.is_empty() {
-            return Err(Error::misuse("a volume key opens by itself")
+            return Err(Error::misuse("a volume key needs no other credential")
                 .hint("Omit either --volume-key-file, or passwords and keyfiles."));
         }
         Ok(vec![Credential::VolumeKey(read_volume_key(path)?)].into())
@@ -273,7 +273,7 @@ impl NewCredentialArgs {
         let has_keyfiles = current.iter().any(|c| kind_of(c) == keyfile);
         let chosen = self.keep_keyfiles || self.no_new_keyfiles || !self.new_keyfiles.is_empty();
         if has_keyfiles && !chosen {
-            return Err(Error::misuse("the volume has keyfiles: choose if they stay")
+            return Err(Error::misuse("the volume has keyfiles: choose whether to keep them")
                 .hint("Use --keep-keyfiles, --new-keyfile FILE or --no-new-keyfiles."));
         }
         let source = Source { none: self.no_new_password || self.keep_password, ..self.source() }.judged(meter);
@@ -367,7 +367,7 @@ pub fn hide(path: &Path) -> Result<()> {
     hide().map_err(|e| Error::from(e).at(path))
 }
 
-/// The credentials that were read for something that they are to open.
+/// Credentials that have been read, and where to ask for the password again.
 #[derive(Default)]
 pub struct ReadCredentials {
     credentials: Vec<Credential>,
@@ -389,7 +389,7 @@ impl Deref for ReadCredentials {
 }
 
 impl ReadCredentials {
-    /// The same for a single try, where nothing tells that the password was the wrong one.
+    /// The same for a single try, if a wrong password cannot be recognised.
     pub fn once(self) -> Self {
         Self { typed: None, ..self }
     }
@@ -431,8 +431,8 @@ impl ReadCredentials {
     }
 }
 
-/// Calls `open` again as long as a password is wrong, for the person at `terminal`; without a terminal only once. `open` learns
-/// whether it is called again.
+/// Calls `open` until a password is right or the tries are used up; without a `terminal` only once. The argument of `open` says
+/// whether this is a repeat.
 ///
 /// # Errors
 /// Those of `open`.
@@ -449,7 +449,7 @@ pub fn tries<T>(terminal: Option<&File>, mut open: impl FnMut(bool) -> Result<T>
     open(true)
 }
 
-/// Whether another password may do better. Not if the error names partitions to choose from.
+/// Whether another password could help. Not if the error names partitions to choose from.
 fn another_may_open(error: &Error) -> bool {
     let partitions = matches!(error.advice.as_deref(), Some(Advice::ChoosePartition(numbers)) if !numbers.is_empty());
     matches!(error.kind, ErrorKind::WrongCredential(_)) && !partitions

@@ -109,7 +109,7 @@ impl Editing<'_> {
         output::print(&Written::of(self.path(), prepared), json)
     }
 
-    /// What a guess of a new password depends on: what stays, and what is given here.
+    /// The parameters that set the cost of guessing a new password: those given here, otherwise the current ones.
     pub fn judged<'a>(&'a self, hash: Option<&'a str>, pim: Option<u32>, cost: Cost<'a>) -> Spec<'a> {
         let Facts { hash: current, cipher, pim: current_pim, key_bits, .. } = &self.facts;
         Spec {

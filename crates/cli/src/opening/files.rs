@@ -201,7 +201,7 @@ impl Inside {
         Ok(list)
     }
 
-    /// Why something that is no file, folder or link cannot be read.
+    /// Why something that is not a file, folder or link cannot be read.
     pub fn why_special(&self, node: Node) -> Error {
         // Some trees give a reason of their own.
         let read = self.tree.read_at(node, 0, &mut [0]).err();

@@ -80,8 +80,8 @@ impl OpenArgs {
         Ok(FoundFolder { locked, path: shown, words, args: self, place, given: self.how.folder.read()? })
     }
 
-    /// Opens the encrypted folder into which `path` leads in `tree`, if it is `wanted` or the options ask for it. They do so by
-    /// its format, by an option for such folders, or by a password; with `in_clear`, the password is the folder's.
+    /// Opens the encrypted folder in `tree` that contains `path`, if it is `wanted` or the options ask for it: by its format, by
+    /// an option for such folders, or by a password. With `in_clear`, the password is the folder's.
     pub fn open_inner_folder(
         &self,
         tree: &Arc<dyn Tree>,

@@ -8,8 +8,7 @@ use rustix::fs::statvfs;
 
 use crate::terminal::{output, size};
 
-/// Adds both to an error that says that the disk of `path` is full; other errors stay as they are. Called once everything
-/// that had been written is removed again.
+/// Adds both to the error if the disk of `path` is full. Call it after removing everything that was written.
 pub fn explained(error: Error, path: &Path, needed: u64) -> Error {
     match &error.kind {
         ErrorKind::Io(e) if e.kind() == io::ErrorKind::StorageFull => {}

@@ -23,7 +23,7 @@ const SIGNATURES: [&str; 3] = [
 /// The longest file with signatures or a key, in bytes.
 const SIGNATURES_MAX: u64 = 1 << 20;
 
-/// What may be asked for a passphrase.
+/// The devices and servers that may be asked for a passphrase.
 #[derive(clap::Args, Clone, Default)]
 #[command(next_help_heading = "TPMs, tang servers and smart cards", end_heading())]
 pub struct TokenArgs {

@@ -3,7 +3,7 @@
 //!
 //! The key process reports its own errors, and this process then ends with the same exit code.
 //!
-//! For verbs that serve nobody, such as `reencrypt`, the key process does the work, and this process reads and writes for it.
+//! For verbs that serve nothing, such as `reencrypt`, the key process does the work, and this process reads and writes for it.
 
 use std::cell::{Cell, RefCell};
 use std::ffi::OsString;
@@ -50,7 +50,7 @@ pub struct KeyProcessArgs {
     #[arg(long)]
     isolate_keys: bool,
 
-    /// The channel, for the process with the keys, and of which volume these are. Nothing for people.
+    /// The channel to the key process, and the volume that its keys are for. Internal.
     #[arg(long, hide = true, value_name = "SOCKET,MEMORY,WHICH", value_delimiter = ',', requires = "isolate_keys")]
     key_process: Vec<i32>,
 }

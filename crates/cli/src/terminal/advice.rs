@@ -36,7 +36,9 @@ pub fn say(advice: &Advice) -> String {
         Advice::NameFormat => "Name its format with --format.",
         Advice::NameHeader => "Give the file or device with the data as the volume, and this one with --header.",
         Advice::NameKeyslot => "Choose one with --slot N.",
-        Advice::OpenReadOnly => "You may not write to it. To only read it, add --read-only to `mount` or `serve`.",
+        Advice::OpenReadOnly => {
+            "You have no permission to write to it. To only read it, add --read-only to `mount` or `serve`."
+        }
         Advice::OpenTruncated => "To read what is left, add --truncated.",
         Advice::RepairHeader => "To repair it: `claviger header repair`.",
         Advice::RestoreEmbedded => "To restore it from there: `claviger header restore --embedded`.",

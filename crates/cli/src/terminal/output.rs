@@ -117,7 +117,7 @@ pub fn warn(warning: &str) {
     say(&format!("claviger: warning: {warning}"));
 }
 
-/// Prints on standard error what takes long.
+/// Prints a note on standard error, such as what takes long.
 pub fn note(note: &str) {
     say(&format!("claviger: {note}"));
 }

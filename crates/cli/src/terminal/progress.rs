@@ -135,7 +135,7 @@ impl Progress {
         self.write(state, left, done == all);
     }
 
-    /// Writes what is known behind the bar, and for another program, if the last line is old or this one is `due`.
+    /// Updates the text after the bar. Also writes a line for another program, if the last one is old or this one is `due`.
     fn write(&self, state: &mut State, left: Option<Duration>, due: bool) {
         let per_second = state.rate.as_ref().and_then(Rate::per_second).map(|rate| rate as u64);
         let rate = per_second.filter(|_| self.unit == "bytes").map(|rate| format!("{}/s", DecimalBytes(rate)));

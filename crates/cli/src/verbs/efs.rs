@@ -42,8 +42,8 @@ const LARGEST_INPUT: u64 = 1 << 30;
 
 /// Encrypt NTFS files as Windows does (EFS), and share them
 ///
-/// The NTFS may be on an unencrypted disk, image or partition, or in an encrypted volume such as BitLocker. Nobody
-/// else may use it meanwhile. Needs ntfs-3g and FUSE, and root unless /etc/fuse.conf has user_allow_other.
+/// The NTFS may be on an unencrypted disk, image or partition, or in an encrypted volume such as BitLocker. Nothing
+/// else may use it at the same time. Needs ntfs-3g and FUSE, and root unless /etc/fuse.conf has user_allow_other.
 ///
 /// All files are checked before the first one is changed. Each file is rewritten beside the old one, compared, and
 /// then replaces it; an interruption leaves the old file. To read such files, give --certificate to `cp`, `cat

@@ -133,7 +133,7 @@ struct AddArgs {
     json: bool,
 }
 
-/// What is made for a new protector of a BitLocker volume, or a new keyslot of a LUKS2 one.
+/// The secret to generate for a new protector of a BitLocker volume or a new keyslot of a LUKS2 volume.
 #[derive(clap::Args)]
 #[command(next_help_heading = "Recovery and startup keys", end_heading())]
 struct FreshArgs {
@@ -175,7 +175,7 @@ const ELSEWHERE: [&str; 7] = [
     "startup_key",
 ];
 
-/// A passphrase that is made for a LUKS2 volume and sealed.
+/// A passphrase that is generated for a LUKS2 volume and sealed.
 #[derive(clap::Args)]
 #[command(next_help_heading = "Sealed to hardware", end_heading())]
 #[command(group = binding::group().conflicts_with_all(ELSEWHERE).conflicts_with("tpm2"))]
@@ -295,7 +295,7 @@ struct PriorityArgs {
     json: bool,
 }
 
-/// A change of all protectors at once, which asks nobody for anything but what opens the volume.
+/// A change of all protectors at once. It asks only for a credential that opens the volume.
 #[derive(clap::Args)]
 struct ProtectionArgs {
     #[command(flatten)]

@@ -34,14 +34,14 @@ use crate::terminal::{cancel, prompt, size};
 use crate::verbs::create::protectors::{ProtectorArgs, ProtectorReport};
 use conversion::{Convertible, carry_out};
 
-/// What plaintext becomes, and what a volume is taken for that nothing shows in.
+/// The format of newly encrypted plaintext, and of a volume whose format is not recognised.
 const DEFAULT_FORMAT: &str = "LUKS2";
 
 /// Change the key, cipher or sector size of a LUKS2 volume in place; encrypt and decrypt in place
 ///
 /// The volume is rewritten zone by zone. After an interruption by Ctrl-C or a power cut, the volume still opens, and
-/// --resume continues. Claviger and cryptsetup can resume each other's reencryptions. Nobody else may use the volume
-/// meanwhile.
+/// --resume continues. Claviger and cryptsetup can resume each other's reencryptions. Nothing else may use the volume
+/// at the same time.
 ///
 /// The new key gets a keyslot for the given password. Keyslots with other passwords will be removed with the old key.
 ///
@@ -51,8 +51,8 @@ const DEFAULT_FORMAT: &str = "LUKS2";
 /// --header FILE, and the plaintext then begins at byte 0.
 ///
 /// For BitLocker, --decrypt leaves only the file system. If Windows or an interruption left a conversion unfinished,
-/// --resume continues it, and --encrypt or --decrypt sets its direction. Its log needs no options, and a crash loses
-/// nothing. --encrypt --format BitLocker also creates a recovery password, like `claviger create`.
+/// --resume continues it, and --encrypt or --decrypt sets its direction. A log protects it without any options: a crash
+/// loses nothing. --encrypt --format BitLocker also creates a recovery password, like `claviger create`.
 ///
 /// With the resilience modes checksum and journal, a crash loses nothing; with none, it loses the zone being
 /// rewritten. Make a backup anyway.

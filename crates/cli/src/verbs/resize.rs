@@ -25,14 +25,14 @@ const SECTOR: u64 = 4096;
 /// Data that are cut off are lost. LUKS needs no passphrase; TrueCrypt and VeraCrypt do, since their encrypted
 /// headers record the size. Both header copies are rewritten, and the backup moves to the new end.
 ///
-/// A hidden volume shows only by its password. Growing the outer volume loses the hidden header's backup, and the
+/// Only its password reveals a hidden volume. Growing the outer volume loses the hidden header's backup, and the
 /// grown outer file system overwrites the hidden volume. A hidden volume from before TrueCrypt 6.0, whose only header
 /// is at the end, is lost. Shrinking cuts a hidden volume off. With --protect-hidden, nothing is changed if there is
 /// one.
 ///
 /// New space is allocated at once and filled with random-looking bytes, which read as noise inside. If space runs
-/// out, or on Ctrl-C, the volume keeps its size. If the program is killed, the file may stay longer; repeat the
-/// command to continue.
+/// out, or on Ctrl-C, the volume keeps its size. If the program is killed, the file may remain longer; repeat
+/// the command to continue.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   claviger resize --size 2G disk.luks

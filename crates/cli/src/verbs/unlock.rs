@@ -38,7 +38,7 @@ pub struct Args {
     #[arg(long)]
     json: bool,
 
-    /// The channel, for the process with the keys. Nothing for people.
+    /// The channel to the key process. Internal.
     #[arg(long, hide = true, value_name = "SOCKET,MEMORY,WHICH", value_delimiter = ',')]
     key_process: Vec<i32>,
 }

@@ -61,7 +61,7 @@ fn every_verb_has_a_man_page() {
     assert!(page.contains(".SH EXAMPLES") && page.contains("\\-\\-socket"), "{page}");
 }
 
-/// What bash offers at a tab behind these words.
+/// What bash offers when Tab is pressed after these words.
 fn completed(words: &[&str], folder: &Folder) -> Vec<String> {
     let script = r#"source <("$0" completions bash)
         compopt() { COMPREPLY=("$*"); }
@@ -125,7 +125,7 @@ fn shells_complete_verbs_options_and_favourites() {
     assert!(ciphers.is_empty(), "{ciphers:?}");
 }
 
-/// What is published has a version of its own, which the changes are told of, and is all committed.
+/// A release has a new version, a section in the change log, and nothing uncommitted.
 #[test]
 fn a_release_of_what_is_not_committed_is_refused() {
     const VERSION: &str = concat!("v", env!("CARGO_PKG_VERSION"));

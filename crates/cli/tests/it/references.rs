@@ -105,7 +105,7 @@ fn differencing_vhdx(folder: &Folder) {
 fn images_that_name_other_files_are_refused_and_neither_is_touched() {
     let (Some(qemu_img), Some(_)) = (program("qemu-img"), program("qemu-nbd")) else { return };
     let folder = Folder::new();
-    // A volume, so that a verb that got there would go on.
+    // A volume, so that a verb that got there would continue.
     let victim = folder.luks2("victim");
     let new = folder.str("new");
     fs::write(&new, "another").expect("a file");
@@ -208,7 +208,7 @@ fn nothing_is_written_over_http_and_nobody_is_asked() {
     fs::write(&new, "another").expect("a file");
     let mount_point = folder.str("m");
     fs::create_dir(&mount_point).expect("a folder");
-    // No password is given, and there is no terminal: whoever asked would fail otherwise.
+    // No password is given, and there is no terminal: a verb that asked would fail otherwise.
     for verb in [
         vec!["mount", &place, &mount_point],
         vec!["serve", &place],
@@ -244,7 +244,7 @@ fn a_row_of_ones_own_that_listens_is_refused() {
     assert!(std::net::TcpStream::connect(("127.0.0.1", port)).is_err());
 }
 
-/// What is no volume, but holds a disk, is said, with commands that read it; none writes into it.
+/// A disk image or an archive is named, with commands that read it. No command that writes into it is suggested.
 #[test]
 fn images_and_archives_are_told_from_volumes() {
     let folder = Folder::new();

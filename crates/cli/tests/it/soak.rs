@@ -1,8 +1,8 @@
 //! The soak: every way to reach a volume under random operations, side by side, for as long as `SECONDS` says. `make soak`.
 //!
 //! In rounds of a minute each: mount, exercise, unmount, let the file system's own checker look, mount again, compare.
-//! What exercises is a child process, this same program with the test [`exerciser`] alone, so that what hangs can be left
-//! alone; a watchdog ends everything two minutes after the time is up.
+//! The exercises run in child processes, each this same program with the test [`exerciser`] alone, so that one that hangs
+//! can be abandoned. A watchdog ends everything two minutes after the time is up.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -18,10 +18,10 @@ use claviger_testkit::fsx::{self, Disk, FileDisk, Folder, Plan};
 use claviger_testkit::mounts::{self, abort_fuse_connection};
 use claviger_testkit::tools;
 
-/// A round without what is around it. Commands of a [`MountSpace`] end after two minutes.
+/// A round without its mounts and unmounts. Commands of a [`MountSpace`] end after two minutes.
 const ROUND: Duration = Duration::from_secs(60);
 
-/// Time that the watchdog gives what is to end.
+/// How long the watchdog waits for an end.
 const GRACE: Duration = Duration::from_secs(120);
 
 /// The exit code of what this program, or this machine, cannot do.
@@ -135,7 +135,7 @@ static KINDS: &[Kind] = &[
 ];
 
 impl Kind {
-    /// Makes what is mounted then.
+    /// Creates the volume or the folder to mount.
     fn made(&self, place: &MountSpace) -> String {
         match self.folder {
             Some(_) => place.dir("lower"),
@@ -225,7 +225,7 @@ fn mounted(kind: &Kind, end: Instant, seed: u64) {
     eprintln!("soak: {}: {operations} operations in {rounds} rounds", kind.name);
 }
 
-/// A hidden volume, and what it held when it was made.
+/// A hidden volume, and its contents when it was created.
 struct Hidden {
     password: String,
     /// Where it begins in the outer volume, in bytes.
@@ -293,7 +293,7 @@ impl Work<'_> {
     }
 }
 
-/// The child: goes on where the model says that the last one stopped, and leaves the model for the next.
+/// The child: continues where the model says that the last one stopped, and leaves the model for the next.
 #[test]
 #[ignore = "the soak runs it"]
 fn exerciser() {

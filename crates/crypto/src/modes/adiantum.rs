@@ -176,7 +176,7 @@ fn poly1305(key: &[u64; 2], blocks: &[[u8; 16]]) -> u128 {
         let block = u128::from_le_bytes(*block);
         let (sum, carry) = (u128::from(high) << 64 | u128::from(low)).overflowing_add(block);
         let (h0, h1) = (u128::from(sum as u64), sum >> 64);
-        // The bit behind the block.
+        // The bit after the block.
         let h2 = u128::from(top) + u128::from(carry) + 1;
         // h2 is at most 7, r0 and r1 have 60 bits: no sum reaches 2^128.
         let d0 = h0 * r0 + h1 * s1;

@@ -38,7 +38,7 @@ impl EcryptfsCbc {
         for (number, block) in (first..).zip(&mut *blocks) {
             block[..16].copy_from_slice(&*self.root);
             write_decimal(number, block[16..][..DIGITS].first_chunk_mut().expect("room for digits"));
-            // MD5's own padding, behind 32 bytes.
+            // MD5's own padding, after 32 bytes.
             block[32] = 0x80;
             block[56..].copy_from_slice(&(32u64 * 8).to_le_bytes());
         }

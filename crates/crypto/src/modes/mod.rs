@@ -42,7 +42,7 @@ pub trait SectorCipher: Send + Sync {
 
     /// Whether a run is processed in registers. Each block is read, and written when it is done, so the run only ever holds blocks
     /// that are not begun or are done. The next step never depends on bytes of the run. So somebody who reads or changes the run
-    /// meanwhile learns no more than by requesting the operation.
+    /// in the meantime learns no more than by requesting the operation.
     fn in_registers(&self) -> bool {
         false
     }

@@ -477,7 +477,7 @@ fn lengths_that_do_not_fit_are_refused() {
     }
 }
 
-/// What another process may look at meanwhile is said of AES-XTS alone, and never where a second pass begins with what a first one has
+/// What another process may look at in the meantime is said of AES-XTS alone, and never where a second pass begins with what a first one has
 /// left.
 #[test]
 fn only_what_works_in_registers_says_so() {

@@ -90,7 +90,7 @@ fn lrw_equals_the_reference_with_every_kernel_of_aes() {
 #[test]
 fn lrw_takes_any_index_for_a_sector() {
     let lrw = Lrw::new(keyed(UNIFORM[0]), &bytes(16, 99), 512);
-    // Some go on where the one before ends, also behind the last index of all.
+    // Some continue where the one before ends, also after the last index of all.
     let last = u128::MAX;
     let indexes = [7u128 << 120, 0, last - 3, (3 << 64) - 5, 1, 33, 65, last - 63, last - 31, 0, 32, 65, 96, 128];
     let ivs = indexes.map(u128::to_be_bytes);

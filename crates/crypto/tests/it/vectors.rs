@@ -103,7 +103,7 @@ fn xts_encrypts_as_published() {
     }
 }
 
-/// The ciphers of a cascade under their keys, which lie one behind the other, in the order in which they encrypt.
+/// The ciphers of a cascade under their keys, which lie one after the other, in the order in which they encrypt.
 fn cascade(v: &Vector, acceleration: Acceleration) -> Vec<Box<dyn BlockCipher>> {
     let key = v.bytes("key");
     let mut rest = &key[..];
@@ -168,7 +168,7 @@ fn by_name(v: &Vector, name: &str) -> &'static Cipher {
     CIPHERS.iter().find(|c| c.name == name).unwrap_or_else(|| panic!("{v}: no cipher {name}"))
 }
 
-/// Hashes with which no program at hand derives keys; `derivations.rs` has their HMAC by its definition.
+/// Hashes that no installed program uses for key derivation. `derivations.rs` computes their HMAC by its definition.
 const WITHOUT_PBKDF2: &[&str] = &["RIPEMD-128", "RIPEMD-256", "RIPEMD-320", "Tiger-128", "Tiger-160", "Tiger-192"];
 
 #[test]

@@ -60,7 +60,7 @@ impl Both {
     }
 }
 
-/// Runs end before, at and behind the places where pieces are cut, for tweaks and for a cascade's piece of the cache.
+/// Runs end before, at and after the places where pieces are cut, for tweaks and for a cascade's piece of the cache.
 #[test]
 fn cascades_equal_the_layers_one_after_the_other() {
     const COUNTS: [usize; 11] = [1, 2, 3, 4, 5, 15, 16, 17, 32, 33, 40];

@@ -37,7 +37,7 @@ const START: u64 = 0x10000 + 4096;
 pub struct Diagnosis {
     /// Size in bytes.
     pub size: u64,
-    /// Bytes behind the last whole sector of 512 bytes: a disk has none.
+    /// Bytes after the last whole sector of 512 bytes: a disk has none.
     pub beyond_sectors: u64,
     /// What its bytes look like.
     pub content: Option<Content>,
@@ -161,7 +161,7 @@ fn begins_in_clear(content: Option<Content>, mark: Option<&Mark>) -> bool {
     content.is_some_and(|c| c.begins != Look::Random) && !mark.is_some_and(|m| m.looks_random)
 }
 
-/// Volumes with a signature where partitions usually begin: at whole mebibytes, and behind the first track or table.
+/// Volumes with a signature where partitions usually begin: at whole mebibytes, and after the first track or table.
 fn lost_partitions(store: &Arc<dyn Store>) -> Result<Vec<LostPartition>> {
     const ALIGNMENT: u64 = 1 << 20;
     const MOST: u64 = 4096;

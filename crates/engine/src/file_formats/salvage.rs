@@ -59,7 +59,7 @@ impl Salvage {
     }
 }
 
-/// A file with zeros behind its end, so that its last sector can be decrypted.
+/// A file with zeros after its end, so that its last sector can be decrypted.
 struct Padded(NodeStore);
 
 impl Store for Padded {

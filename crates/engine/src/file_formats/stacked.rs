@@ -125,7 +125,7 @@ impl Encrypted {
         FileLayout::stored_end(self.layout(), size)
     }
 
-    /// Writes `data` from `at` on, with nothing valid behind it: the rest of the last sector becomes zero. What precedes `at` in
+    /// Writes `data` from `at` on, with nothing valid after it: the rest of the last sector becomes zero. What precedes `at` in
     /// the first sector stays. Whole sectors are encrypted in place.
     fn append(&self, at: u64, data: &mut [u8]) -> io::Result<()> {
         let whole = if at.is_multiple_of(self.sector) { data.len() - data.len() % self.sector as usize } else { 0 };
@@ -458,7 +458,7 @@ impl Stacked {
         let grown = fill().and_then(|()| self.keys.set_size(self.stored(node), end));
         match &grown {
             Ok(()) => file.size = end,
-            // Bytes behind the end do not count; they only take space.
+            // Bytes after the end do not count; they only take space.
             Err(_) => drop(self.lower.set_len(node, file.stored_end(file.size))),
         }
         grown

@@ -14,7 +14,7 @@ use crate::store::Store;
 pub struct FreeTail {
     /// The offset of its beginning in the store, in bytes: after the last block or cluster in use.
     pub at: u64,
-    /// The offset of its end, in bytes: the end of the store, or of the file system's last block if it uses the bytes behind.
+    /// The offset of its end, in bytes: the end of the store, or of the file system's last block if it uses the bytes after.
     pub end: u64,
     /// The file system's usual name: `FAT32`.
     pub filesystem: &'static str,
@@ -54,7 +54,7 @@ pub fn free_tail(store: &dyn Store) -> Result<FreeTail> {
     Ok(FreeTail { at: used, end: if keeps_rest { end } else { len }, filesystem })
 }
 
-/// The number of bytes behind the end of the file system in `store`; `None` if they are few enough to result from rounding.
+/// The number of bytes after the end of the file system in `store`; `None` if they are few enough to result from rounding.
 ///
 /// # Errors
 /// Those of [`free_tail`].

@@ -51,7 +51,7 @@ const fn packed(command: &'static str, mark: Mark) -> Mark {
     Mark { way: Some(DiskAccess::Unpacked(command)), ..opened(command, mark) }
 }
 
-/// Formats that look random behind their magic number. Numbers of less than four bytes would also occur in random bytes.
+/// Formats that look random after their magic number. Numbers of less than four bytes would also occur in random bytes.
 static RANDOM_LOOKING: &[Mark] = &[
     mark(0, b"LUKS\xba\xbe\0\x01", "a LUKS1 volume"),
     mark(0, b"LUKS\xba\xbe\0\x02", "a LUKS2 volume"),

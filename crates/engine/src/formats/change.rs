@@ -64,7 +64,7 @@ pub struct RecoveryPassword {
 pub enum Removal<'a> {
     /// The keyslot that this opens.
     Opened(&'a Unlock<'a>),
-    /// The keyslot with this number, whoever can open it. If credentials are given, they must open another keyslot.
+    /// The keyslot with this number, even if nothing opens it. If credentials are given, they must open another keyslot.
     Number(u32, Option<&'a Unlock<'a>>),
 }
 

@@ -169,7 +169,7 @@ pub struct Choices {
     pub min_len: u64,
 }
 
-/// The store size for `plain` bytes of plaintext in whole sectors, behind `offset` bytes of header, in bytes.
+/// The store size for `plain` bytes of plaintext in whole sectors, after `offset` bytes of header, in bytes.
 pub(super) fn stored_behind(offset: u64, plain: u64, spec: &Spec<'_>) -> Result<u64> {
     let len = plain.checked_next_multiple_of(spec.sector_size.unwrap_or(512).max(512).into());
     let len = len.and_then(|len| len.checked_add(offset));

@@ -1,6 +1,6 @@
 //! Unencrypted data in a volume of an encrypting format: dm-crypt's `cipher_null`.
 //!
-//! cryptsetup creates such volumes for tests and as the first step of an in-place encryption. Whoever can write to a header can
+//! cryptsetup creates such volumes for tests and as the first step of an in-place encryption. Anyone who can write to a header can
 //! turn any volume into one, since no key protects the header; the owner's new data would then be stored in the clear. So such
 //! volumes are read-only, unless the user explicitly allows writing.
 

@@ -17,7 +17,7 @@ pub fn sync_folder(path: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
 
-/// Opens a regular file to read; nothing where it is none. It is looked at before it is opened: a FIFO would wait for a writer.
+/// Opens a regular file to read; `None` for anything else. The kind is checked before opening: a FIFO would wait for a writer.
 ///
 /// # Errors
 /// `Io`.

@@ -67,7 +67,7 @@ struct State<F, E> {
     failed: Option<E>,
 }
 
-/// Whoever panics leaves nobody waiting for his piece.
+/// If a thread panics, no other thread waits for its piece.
 struct EndsAll<'a, F, E>(&'a Order<F, E>);
 
 impl<F, E> Drop for EndsAll<'_, F, E> {

@@ -98,7 +98,7 @@ pub(crate) struct FolderKeyHandle {
     names: Mutex<Names>,
 }
 
-/// Names that were asked for: a file that is made or opened has its name asked for several times, and a list asks for all of them.
+/// Recently translated names: creating or opening a file needs its name several times, and a listing needs all of them.
 #[derive(Default)]
 struct Names {
     latest: Pairs,
@@ -185,10 +185,10 @@ impl FolderKeys for FolderKeyHandle {
     }
 }
 
-/// The keys of a folder and of its open files, for the process that holds them. It believes nothing that it is asked for.
+/// The keys of a folder and of its open files, for the process that holds them. It trusts no request.
 pub struct FolderKeyTable {
     keys: Arc<dyn FolderKeys>,
-    /// Whether anything is to be encrypted but names.
+    /// Whether it may encrypt anything but names.
     write: bool,
     /// By number. A number is free only when its file was closed by who has it: a request never meets another file than it is for.
     open: RwLock<Vec<Option<Arc<Key>>>>,

@@ -24,7 +24,7 @@ pub trait KeyProcess: Send + Sync {
     /// Those of `write`; another if the key process refuses, or has gone.
     fn encrypt(&self, segment: u32, into: u64, data: &mut [u8], write: &mut PartAccess<'_>) -> io::Result<()>;
 
-    /// [`KeyProcess::decrypt`] for sectors with tags: `read` gets memory for what is stored and, behind it, for `tags` bytes of tags. Which
+    /// [`KeyProcess::decrypt`] for sectors with tags: `read` gets memory for what is stored and, after it, for `tags` bytes of tags. Which
     /// sector of these is the first whose tag is wrong; then `out` holds nothing that can be used.
     ///
     /// # Errors
@@ -38,7 +38,7 @@ pub trait KeyProcess: Send + Sync {
         read: &mut StoredAccess<'_>,
     ) -> io::Result<Option<u32>>;
 
-    /// [`KeyProcess::encrypt`] for sectors with tags: `write` gets `tags` bytes of them behind the data. What is random in them is the
+    /// [`KeyProcess::encrypt`] for sectors with tags: `write` gets `tags` bytes of them after the data. What is random in them is the
     /// key process's.
     ///
     /// # Errors
@@ -53,10 +53,10 @@ pub trait KeyProcess: Send + Sync {
     ) -> io::Result<()>;
 }
 
-/// What reads or writes what is stored, given the memory to or from which.
+/// Reads the stored bytes into the given memory, or writes them from it.
 pub type StoredAccess<'a> = dyn FnMut(&mut [u8]) -> io::Result<()> + 'a;
 
-/// The same for a part, which begins so many bytes past the beginning.
+/// The same for a part. The number is the part's offset, in bytes.
 pub type PartAccess<'a> = dyn FnMut(usize, &mut [u8]) -> io::Result<()> + 'a;
 
 /// Encrypted sectors whose key another process holds.
@@ -68,12 +68,12 @@ pub struct KeyHandle {
     /// Where the segment of this layout begins in that one, in bytes.
     from: u64,
     sector: usize,
-    /// What says on drop that nobody needs the segment any more.
+    /// On drop, it reports that the segment is no longer needed.
     _held: Option<Arc<dyn Any + Send + Sync>>,
 }
 
 impl KeyHandle {
-    /// Sectors of so many bytes, which are this segment there as long as `held` lives.
+    /// Sectors of `sector` bytes. They are this segment of the other process as long as `held` lives.
     pub(crate) fn new(
         key_process: Arc<dyn KeyProcess>,
         segment: u32,

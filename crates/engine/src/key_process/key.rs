@@ -10,7 +10,7 @@ pub(crate) struct Key {
     pub(super) cipher: Cipher,
     pub(super) first: u64,
     pub(super) len: u64,
-    /// Whether anything is to be encrypted with it.
+    /// Whether it may encrypt.
     pub(super) writable: bool,
 }
 
@@ -29,7 +29,7 @@ impl Cipher {
 }
 
 impl Key {
-    /// That of sectors without tags, so many bytes of them, of which the first has the number 0.
+    /// The key of `len` bytes of sectors without tags; the first sector has the number 0.
     pub(crate) fn of_file(cipher: Arc<dyn SectorCipher>, len: u64, writable: bool) -> Self {
         Self { cipher: Cipher::Plain(cipher), first: 0, len, writable }
     }

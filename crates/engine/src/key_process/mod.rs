@@ -1,5 +1,5 @@
-//! Layouts and folders whose keys another process, the key process, holds: what both sides need. How the two talk is up to whoever
-//! implements [`KeyProcess`]: `claviger-serve` uses shared memory.
+//! Layouts and folders whose keys another process, the key process, holds: what both sides need. The implementation of
+//! [`KeyProcess`] decides how the two communicate: `claviger-serve` uses shared memory.
 //!
 //! * [`volume`] is for volumes, [`folder`] for encrypted folders.
 

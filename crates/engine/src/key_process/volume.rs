@@ -41,7 +41,7 @@ enum Holds {
     Fixed(Vec<u8>),
     /// Sectors of this size, in bytes.
     Encrypted(u32),
-    /// Sectors of this size with a tag each, from the one with this number on in an area of so many bytes.
+    /// Sectors of this size with a tag each, from number `first` on, in an area of `room` bytes.
     Tagged {
         sector: u32,
         tag: u32,
@@ -75,7 +75,7 @@ impl KeylessLayout {
     /// `Misuse` if it could not have come from a layout, or not from one over this store; those of [`integrity::open`].
     pub fn with_key_process(self, key_process: &Arc<dyn KeyProcess>, store: &dyn Store) -> Result<Layout> {
         if self.store != store.len() {
-            let what = format!("the layout is one of {} bytes, and these are {}", self.store, store.len());
+            let what = format!("the layout is for {} bytes, but the store has {}", self.store, store.len());
             return Err(Error::misuse(what));
         }
         let segments =
@@ -111,7 +111,7 @@ impl Part {
         // What is read-only may have been cut short.
         let end = self.stored_at.checked_add(self.len).filter(|end| *end <= store.len());
         if end.is_none() && self.writable && !matches!(self.holds, Holds::Zero | Holds::Fixed(_)) {
-            return Err(Error::misuse("a segment reaches past the end of what it is stored in"));
+            return Err(Error::misuse("a segment reaches past the end of its store"));
         }
         let payload = match self.holds {
             Holds::Clear => Payload::Clear,
@@ -129,7 +129,7 @@ impl Part {
     }
 }
 
-/// The keys of a layout, by segment, or those of a folder, for the process that holds them. It believes nothing that it is asked for.
+/// The keys of a layout, by segment, or those of a folder, for the process that holds them. It trusts no request.
 pub struct Keys(Of);
 
 enum Of {
@@ -206,7 +206,7 @@ pub struct KeyRange<'a> {
 /// A key for as long as it is used.
 enum Held<'a> {
     Here(&'a Key),
-    /// Its file may be closed meanwhile.
+    /// Its file may be closed in the meantime.
     Shared(Arc<Key>),
 }
 

@@ -13,7 +13,7 @@ pub(super) const SECTOR: u64 = 512;
 /// How many sectors are searched for the label, which is nearly always in the second one.
 const SECTORS_LOOKED_AT: u64 = 4;
 
-// The label, and behind it in the same sector the header of the physical volume. Numbers are little-endian; sources: lvm2,
+// The label, and after it in the same sector the header of the physical volume. Numbers are little-endian; sources: lvm2,
 // lib/label/label.h, lib/label/label.c, lib/format_text/layout.h, lib/misc/crc.c.
 //
 //   0 ┌──────────────────┬──────────────────┬─────────────────────┬──────────────────────┬──────────────────┐
@@ -28,7 +28,7 @@ const KIND: &[u8; 8] = b"LVM2 001";
 const UUID: usize = 32;
 const AREA: usize = 16;
 
-// The header of a metadata area, one sector; then the text in a ring: past the end of the area it continues behind the header.
+// The header of a metadata area, one sector; then the text in a ring: past the end of the area it continues after the header.
 //
 //   0 ┌──────────────────┬──────────────────────┬────────────────┬───────────────────┬─────────────────────┐
 //     │ CRC from 4 to 512│ " LVM2 x[5A%r0N*>" 16│ version, 1   4 │ where it is     8 │ size of the area  8 │

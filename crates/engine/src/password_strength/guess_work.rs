@@ -53,8 +53,8 @@ pub struct GraphicsCard {
     pub name: &'static str,
     /// The bandwidth of its memory, in bytes per second.
     pub memory_bandwidth: f64,
-    /// Compressions per second of each hash by name. Of other hashes, the first one's count: nobody should be told that a rare hash is
-    /// slow.
+    /// Compressions per second of each hash by name. Other hashes count as the first one: the estimate must not suggest that
+    /// a rare hash is slow.
     pub compressions: &'static [(&'static str, f64)],
 }
 

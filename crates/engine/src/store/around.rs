@@ -13,7 +13,7 @@ const BLOCK: u64 = 128 << 10;
 /// The most blocks in the cache.
 const MOST: usize = 256;
 
-/// Caches blocks of another store. Nothing else may write to that store meanwhile.
+/// Caches blocks of another store. Nothing else may write to that store in the meantime.
 pub struct AroundStore {
     inner: Arc<dyn Store>,
     kept: Mutex<CachedBlocks>,

@@ -93,7 +93,7 @@ impl FileStore {
             let access = Access::ReadWrite;
             let (behind, direct, times) = (None, OnceLock::new(), OnceLock::new());
             let store = Self { file, path, len: len_now, access, regular: true, behind, direct, times };
-            // Locked first: allocation may take long, and no other program may lock the file meanwhile.
+            // Locked first: allocation may take long, and no other program may lock the file in the meantime.
             store.lock().and_then(|()| fill(&store)).inspect_err(|_| {
                 if store.is_at(&store.path) {
                     let _ = fs::remove_file(&store.path);

@@ -605,7 +605,7 @@ impl Tpm {
         let command = Bytes::new().u16(tag).u32(behind.len() as u32 + 10).u32(code).raw(behind);
         // Data from a false TPM may make it too long.
         if command.len() > wire::LONGEST {
-            return Err(odd("it makes a command longer than TPMs take"));
+            return Err(odd("the command would be too long for a TPM"));
         }
         for _ in 0..ATTEMPTS {
             let answer = Answer(Zeroizing::new(self.transport.exchange(&command)?));

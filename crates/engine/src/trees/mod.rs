@@ -512,7 +512,7 @@ pub trait Tree: Send + Sync {
         Err(self.without("extended attributes"))
     }
 
-    /// Opens a file. Its contents stay until [`Tree::release`] was called as often, even if it is removed meanwhile.
+    /// Opens a file. Its contents stay until [`Tree::release`] was called as often, even if it is removed in the meantime.
     ///
     /// # Errors
     /// `PermissionDenied`, if the tree checks permissions.

@@ -10,7 +10,7 @@ fn byte(at: u64) -> u8 {
     (at / 251 + at) as u8
 }
 
-/// Each byte says where it is; every other piece is slow, and what lies behind `broken` cannot be read.
+/// Each byte says where it is; every other piece is slow, and what lies after `broken` cannot be read.
 fn read(broken: u64, offset: u64, out: &mut [u8]) -> io::Result<()> {
     if (offset / PIECE as u64).is_multiple_of(2) {
         thread::sleep(Duration::from_millis(3));

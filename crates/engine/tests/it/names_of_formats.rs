@@ -1,4 +1,4 @@
-//! Nothing outside a format's folder asks what the format is called: what it can do is asked of its row.
+//! No code outside a format's folder compares the format's name: its row says what it can do.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use claviger_engine::formats::FORMATS;
 /// The formats themselves, and the tables that find them by name.
 const FORMATS_THEMSELVES: [&str; 2] = ["crates/engine/src/formats/", "crates/engine/src/file_formats/"];
 
-/// Who else may compare names, and why.
+/// Files that may compare names, and why.
 const ALLOWED: &[(&str, &str)] = &[
     ("crates/serve/src/crypttab/", "a hash is called plain, too"),
     ("crates/lab/", "its facilities, studies and published figures are data with names"),
@@ -19,7 +19,7 @@ const ALLOWED: &[(&str, &str)] = &[
     ("window/", "it reads names in the program's JSON, and does not know the engine"),
 ];
 
-/// What stands before a text that something is compared with, and what stands behind one.
+/// What comes before a text in a comparison, and what comes after one.
 const BEFORE: &[&str] = &["==", "!=", "starts_with(", "contains(", "eq_ignore_ascii_case(", "same_name(", "matches!("];
 const BEHIND: &[&str] = &["==", "!=", "=>", "|"];
 

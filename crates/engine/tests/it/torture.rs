@@ -1,7 +1,7 @@
 //! Every verb of every format that writes, interrupted at every point: what is left opens, what was flushed is there, and a second
 //! run comes to the end. The scenarios stand beside the other tests of their formats; that none is missing is a test, too.
 //!
-//! A point is what one crash can leave, or one write or flush that fails. A part of them is a test; `make torture` goes on until
+//! A point is what one crash can leave, or one write or flush that fails. A part of them is a test; `make torture` continues until
 //! there were 100,000 (`TORTURE_POINTS`), and says how many each scenario had.
 
 use std::collections::BTreeSet;
@@ -18,7 +18,7 @@ use claviger_testkit::stores::{CrashStore, Depth, Fault, FaultStore, Operation};
 
 use crate::support::all_of;
 
-/// What writes to a volume.
+/// An operation that writes to a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verb {
     Create,
@@ -64,19 +64,19 @@ pub struct Scenario {
     pub format: &'static str,
     pub verb: Verb,
     pub name: String,
-    /// What the store holds before.
+    /// The store's bytes before.
     pub before: Vec<u8>,
-    /// What is in the volume at every moment; nothing where the verb makes one.
+    /// The plaintext, which must be readable at every moment; `None` where the verb creates the volume.
     pub plaintext: Option<Vec<u8>>,
     /// Carries the verb out.
     pub act: Write,
-    /// What is in the volume now, opened by whatever opens it.
+    /// Reads the plaintext now, with any credential that opens the volume.
     pub read: Read,
     /// Goes on with whatever is there, as a person would, until the verb is done.
     pub finish: Write,
 }
 
-/// What opens a volume, to be had again and again.
+/// What opens a volume; can be copied.
 #[derive(Clone)]
 pub enum Key {
     Passphrase(String),
@@ -158,7 +158,7 @@ impl Subject {
             let (_, header) = formats::open(store, Some(format))?;
             Ok(all_of(&Volume::new(Arc::clone(store), header.unlock(with)?.layout)))
         };
-        // What a conversion makes of it.
+        // The format after a conversion.
         let other = match self.format {
             "LUKS1" => Some("LUKS2"),
             "LUKS2" => Some("LUKS1"),
@@ -176,7 +176,7 @@ impl Subject {
         self.with_some_key(verified).is_ok()
     }
 
-    /// What a person does who finds a damaged header.
+    /// Repairs a damaged header, as a person would.
     fn mend(&self, store: &dyn Store) -> Result<()> {
         let repair = |with: &Unlock<'_>| self.editor().repair(store, Some(with), &[]);
         let restore = |with: &Unlock<'_>| self.editor().restore(store, RestoreFrom::Embedded, with, false);
@@ -262,7 +262,7 @@ fn memory(image: &[u8]) -> Arc<dyn Store> {
 }
 
 impl Scenario {
-    /// Looks at crashes to a depth, goes on from `most` of them, and has as many operations of each kind fail.
+    /// Looks at crashes to a depth, continues from `most` of them, and has as many operations of each kind fail.
     fn torture(&self, depth: Depth, most: usize) -> Points {
         let what = format!("{}, {}", self.format, self.name);
         let crash = Arc::new(CrashStore::new(self.before.clone()));
@@ -336,7 +336,7 @@ impl Scenario {
     }
 }
 
-/// What fails, whether for good, and how many bytes it transfers all the same.
+/// The operation that fails, whether for good, and how many bytes it transfers nevertheless.
 const FAULTS: &[(Operation, bool, usize)] = &[
     (Operation::Read, false, 0),
     (Operation::Read, true, 512),
@@ -369,7 +369,7 @@ fn scenarios() -> Vec<Scenario> {
 /// Looks at what crashes leave, to a depth: at how many.
 type Crashes = fn(Depth) -> usize;
 
-/// What writes into volumes and folders in an order of its own.
+/// Writers into volumes and folders that depend on the order of their writes.
 const WRITERS: &[(&str, Crashes)] = &[
     ("sectors with tags", crate::luks::integrity::crashes),
     ("FAT and exFAT", crate::filesystems::fat::crashes),
@@ -453,7 +453,7 @@ fn torture() {
     WRITERS.iter().zip(written).for_each(|((name, _), crashes)| println!("{crashes:>8} {:26}  {name}", ""));
 }
 
-/// What writes and is not in the table above would not be looked at.
+/// A verb that is missing in the table above would not be tested.
 #[test]
 fn every_function_that_prepares_a_change_is_a_verb() {
     let editor = include_str!("../../src/formats/editor.rs");

@@ -90,7 +90,7 @@ pub enum Sort {
     Name,
 }
 
-/// Measures. Tells `progress` how many of how many samples are done.
+/// Measures. Calls `progress` with the number of finished samples and of all samples.
 ///
 /// # Errors
 /// `Misuse` for a plan that makes no sense; `TooLittleMemory`; `Io` if a buffer came back changed.
@@ -274,7 +274,7 @@ impl Runner<'_> {
         }
     }
 
-    /// Encrypts and decrypts what a sample is preceded by, for the time given. Bytes per second.
+    /// Encrypts and decrypts the untimed lead of a sample, for the given time. Returns bytes per second.
     fn there_and_back(&self, cipher: &dyn SectorCipher, piece: usize, buffer: &mut [u8], time: Duration) -> f64 {
         let lead = self.lead(piece, buffer);
         let (start, mut bytes) = (Instant::now(), 0);

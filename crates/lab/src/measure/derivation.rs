@@ -56,7 +56,7 @@ pub struct DerivationReport {
     pub derivations: Vec<DerivationTiming>,
     /// All of them for one password and one header.
     pub trial: DerivationTrial,
-    /// A wrong password, as the engine finds out.
+    /// How long the engine takes to refuse a wrong password.
     pub refusal: Refusal,
     /// What a guess costs an attacker in each format.
     pub guesses: Vec<GuessCost>,
@@ -76,7 +76,7 @@ pub struct GuessCost {
     pub bits: f64,
 }
 
-/// How long a password is to withstand one card, in seconds: ten years.
+/// How long a password should withstand one card, in seconds: ten years.
 const STAND: f64 = 10.0 * 365.25 * 86_400.0;
 
 /// For each format that creates volumes or folders with a password.
@@ -95,7 +95,7 @@ fn guess_costs() -> Vec<GuessCost> {
     costs
 }
 
-/// What it takes the engine to say that a password opens nothing: every key derivation for each copy of the header, and
+/// The time until the engine reports that a password opens nothing: every key derivation for each copy of the header, and
 /// trial decryptions with every cipher and mode, on one thread for each processor.
 #[derive(Clone, Debug, Serialize)]
 pub struct Refusal {

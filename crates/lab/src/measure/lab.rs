@@ -17,7 +17,7 @@ pub struct Lab {
     pub stores: PathBuf,
     /// A folder in memory or on the system disk for sockets, mount points and source data.
     pub scratch: PathBuf,
-    /// What is written.
+    /// The data that workloads write.
     pub data: Data,
     /// Whether the run was cancelled.
     pub cancelled: fn() -> bool,
@@ -32,7 +32,7 @@ impl Lab {
         if (self.cancelled)() { Err(ErrorKind::Cancelled.into()) } else { Ok(()) }
     }
 
-    /// Waits until everything that was written is where it stays, so that nobody pays for what another wrote. Then
+    /// Waits until everything written is on its final store, so that no measurement includes another's writes. Then
     /// drops the page cache, if the plan says so.
     ///
     /// # Errors

@@ -12,7 +12,7 @@ use crate::measure::suites;
 use crate::model::machine::{Machine, Moment};
 use crate::model::words::date_and_time;
 
-/// The processor features worth telling: what AES, XTS and bit-sliced kernels choose by.
+/// The processor features that are reported: those by which kernels for AES, XTS and bit-sliced ciphers are chosen.
 const FEATURES: &str =
     "sse2 ssse3 sse4_1 aes pclmulqdq avx avx2 vaes vpclmulqdq avx512f avx512bw avx512vl gfni asimd pmull";
 
@@ -49,8 +49,7 @@ pub fn cpus() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Lets this thread, and all threads and processes that it starts from now on, run on so many processors only: the first of
-/// those that it may use.
+/// Restricts this thread, and all threads and processes that it starts from now on, to the first `count` of its processors.
 ///
 /// # Errors
 /// `Misuse` where there are fewer; `Io`.

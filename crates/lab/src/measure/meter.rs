@@ -1,4 +1,4 @@
-//! What a piece of work took, and in what state the machine was meanwhile.
+//! What a piece of work took, and in what state the machine was in the meantime.
 
 use std::fs;
 use std::time::Instant;

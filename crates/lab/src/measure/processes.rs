@@ -68,7 +68,8 @@ pub fn left_behind(pid: u32) {
     LEFT_BEHIND.lock().unwrap_or_else(PoisonError::into_inner).insert(pid);
 }
 
-/// Takes notice of the end of what the lab's programs have left behind. Other children belong to the program that uses the lab.
+/// Collects the exit status of ended processes that the lab's programs have left behind. Other children belong to the program
+/// that uses the lab.
 pub fn reap() {
     let (lab, mut all) = (std::process::id(), processes());
     let mut left = LEFT_BEHIND.lock().unwrap_or_else(PoisonError::into_inner);
@@ -80,7 +81,7 @@ pub fn reap() {
         }
         !ended
     });
-    // The system gives numbers anew.
+    // The system reuses numbers.
     left.retain(|id| all.iter().any(|(pid, process)| pid == id || process.group == *id));
 }
 

@@ -121,7 +121,7 @@ pub fn run(command: &mut Command, cancelled: impl Fn() -> bool) -> Result<Ran> {
     run_while_heard(command, Duration::MAX, cancelled)
 }
 
-/// The same for a program that tells how it comes on: if it says nothing for so long it is killed.
+/// The same for a program that reports its progress: if it is silent for `silence`, it is killed.
 ///
 /// # Errors
 /// As for [`run`].
@@ -173,7 +173,7 @@ fn children_cpu_s() -> f64 {
 struct Group(Child);
 
 impl Group {
-    /// Waits for the child's end, or until it is silent for too long, then kills what there is: only then do the pipes end surely.
+    /// Waits for the child's end, or until it is silent for too long, then kills the group: only then are the pipes sure to end.
     fn wait(
         &mut self,
         started: Meter,
@@ -198,7 +198,7 @@ impl Group {
         Ok((status, took, gave_up))
     }
 
-    /// Kills the whole group. Its number is not used anew before the child was waited for.
+    /// Kills the whole group. Its number is not reused before the child has been waited for.
     fn kill(&self) {
         let _ = kill_process_group(Pid::from_child(&self.0), Signal::KILL);
     }
@@ -229,7 +229,7 @@ fn listen(
         while let Ok(len @ 1..) = pipe.read(&mut buffer) {
             heard += len;
             last.fetch_max(started.elapsed().seconds as u64, Ordering::Relaxed);
-            // The rest is heard too, so that the program does not wait for somebody who listens.
+            // Keep reading, or the program would block on a full pipe.
             if heard > KEPT {
                 continue;
             }

@@ -129,7 +129,7 @@ mod tests {
         }
     }
 
-    /// Nobody has to wonder what became of a table.
+    /// Each table of a study's document is accounted for.
     #[test]
     fn each_published_table_is_in_one_section() {
         for (name, text) in STUDIES {
@@ -143,7 +143,7 @@ mod tests {
         }
     }
 
-    /// A range, or about so much, has two ends, and both are asked for.
+    /// A conclusion with a range, or with "about", must be checked at both ends.
     #[test]
     fn a_range_is_judged_at_both_ends() {
         for (name, text) in STUDIES {
@@ -174,7 +174,7 @@ mod tests {
         all
     }
 
-    /// Bytes, seconds or shares in one of a unit that the page has.
+    /// How many bytes, seconds or shares one unit of the page has.
     fn in_unit(unit: &str) -> f64 {
         match unit {
             "MB/s" => 1e6,
@@ -279,7 +279,7 @@ mod tests {
             ("name = \"requests\"", "name = \"requests\"\nparameters = { size = 1 }", "no parameter size"),
             ("direction = \"write\"", "direction = \"up\"", "is not published"),
             ("published = \"tresorsgx2016\"", "published = \"nothing\"", "no published figures of nothing"),
-            ("against = \"without encryption\"", "against = \"nothing\"", "is against is not published"),
+            ("against = \"without encryption\"", "against = \"nothing\"", "is compared with is not published"),
             ("blocks = [104857600]", "blocks = [100]", "makes no sense"),
             ("[[table]]", "[[table]]\nmedium = 0", "count from 1"),
             ("repeats = 24", "repeats = 0", "0 repeats"),

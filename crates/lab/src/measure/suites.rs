@@ -17,7 +17,7 @@ use crate::model::ciphers::{AesAcceleration, CipherKernels};
 const KEY: usize = 32;
 
 impl AesAcceleration {
-    /// What it is here when `wanted` is asked for.
+    /// The state on this machine if `wanted` is requested.
     pub fn here(wanted: Acceleration) -> Self {
         match wanted {
             _ if !aes::AES.kernels.iter().any(|k| k.aes_instructions && (k.usable)()) => Self::NotAvailable,

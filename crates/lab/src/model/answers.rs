@@ -36,7 +36,7 @@ pub enum EncryptionPurpose {
 pub enum Threat {
     /// It is lost or stolen while it is off.
     Theft,
-    /// It is given away for repair, and has to run there.
+    /// A repair shop has it, and must be able to run it.
     Repair,
     /// Somebody can force the owner to reveal a passphrase.
     Coercion,
@@ -63,7 +63,7 @@ impl Threat {
     /// All of them, as they are asked for.
     pub const WORDS: &[Word<Self>] = &[
         ("theft", Self::Theft, "it is lost or stolen while it is off"),
-        ("repair", Self::Repair, "it is given away for repair, and has to run there"),
+        ("repair", Self::Repair, "a repair shop has it, and must be able to run it"),
         ("coercion", Self::Coercion, "somebody can force you to reveal a passphrase"),
         ("evil-maid", Self::EvilMaid, "somebody can change it secretly and give it back"),
         ("cloud", Self::Cloud, "a cloud provider sees every version of it"),

@@ -45,7 +45,7 @@ pub enum Unit {
     PerS,
     /// Seconds: of a task, or a latency.
     Seconds,
-    /// Seconds that are paid besides: to make or unlock a volume, or processor time per 10^9 bytes.
+    /// Seconds of extra cost: to create or unlock a volume, or processor time per 10^9 bytes.
     CostSeconds,
     /// Bytes of memory.
     Bytes,

@@ -51,9 +51,9 @@ pub struct Run {
 /// What other programs did during the passes of a run that count.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Disturbance {
-    /// What readers have to know before all else, in whole sentences; nothing of a run that nothing disturbed.
+    /// What readers must know first, in whole sentences; `None` for an undisturbed run.
     pub message: Option<String>,
-    /// Whether it may have changed figures: too much for a run that documents show.
+    /// Whether it may have changed figures. Documents do not show such a run.
     pub unfit: bool,
     /// Passes that count.
     pub passes: usize,
@@ -61,7 +61,7 @@ pub struct Disturbance {
     pub watched: usize,
     /// Those that were disturbed all the same.
     pub disturbed: usize,
-    /// Passes that do not count because they were disturbed, and were made again.
+    /// Passes that do not count because they were disturbed, and were repeated.
     pub again: usize,
     /// Processors that other programs used on average; 1 is one of them.
     pub mean: f64,
@@ -73,7 +73,7 @@ pub struct Disturbance {
 pub(crate) const FEW: f64 = 0.2;
 
 impl Run {
-    /// What other programs did meanwhile.
+    /// What other programs did.
     pub fn disturbance(&self) -> Disturbance {
         let passes: Vec<&Pass> = self.passes.iter().filter(|p| p.round.is_some()).collect();
         let loads: Vec<OtherLoad> = passes.iter().filter_map(|p| p.conditions.others).collect();
@@ -92,11 +92,11 @@ impl Run {
         found.message = (found.disturbed > 0 || all.disturbs()).then(|| {
             let advice = match found.unfit {
                 true => "Measure again while nothing else runs.",
-                false => "No figure has more than a fifth of its passes among them, and a median bears that.",
+                false => "No figure has more than a fifth of its passes among them, and a median tolerates that.",
             };
             format!(
                 "The machine was busy with other programs in {} of {} passes. They used {} % of one processor on average and {} % \
-                 in the worst pass; up to {} % does not disturb. {advice}",
+                 in the worst pass; up to {} % counts as undisturbed. {advice}",
                 found.disturbed,
                 found.passes,
                 percent(found.mean),
@@ -118,7 +118,7 @@ impl Run {
         passes.values().map(|(all, disturbed)| *disturbed as f64 / *all as f64).fold(0.0, f64::max)
     }
 
-    /// Facilities and workloads that were asked for, failed, and have fewer passes than planned.
+    /// Requested facilities and workloads that failed and have fewer passes than planned.
     pub fn missing(&self) -> Vec<(&str, &str)> {
         let failed = |facility: &str, workload: &str| {
             let of = |f: &&RunFailure| f.facility == facility && f.workload.as_deref().is_none_or(|w| w == workload);
@@ -137,7 +137,7 @@ impl Run {
     /// Why this run is not shown in documents; nothing where other programs changed no figure.
     pub fn unfit_for_documents(&self) -> Option<String> {
         let Disturbance { message, unfit, passes, watched, .. } = self.disturbance();
-        let unknown = || format!("Other programs were watched in {watched} of {passes} passes only. Measure again.");
+        let unknown = || format!("Other programs were watched in only {watched} of {passes} passes. Measure again.");
         message.filter(|_| unfit).or_else(|| (passes == 0 || watched < passes).then(unknown))
     }
 }
@@ -152,7 +152,7 @@ pub struct RunPlan {
     study: Option<Box<Study>>,
 }
 
-/// The same as it stands in a file, in which the plan does not say a second time what the study asks for.
+/// The same in a file, where the plan does not repeat what the study sets.
 #[derive(Deserialize)]
 struct StoredPlan {
     #[serde(flatten)]
@@ -281,7 +281,7 @@ pub struct Measure {
     pub bytes: u64,
     /// Seconds that it took.
     pub seconds: f64,
-    /// Seconds that all processors together were busy meanwhile, if measured.
+    /// Seconds that all processors together were busy during that time, if measured.
     pub cpu_s: Option<f64>,
 }
 
@@ -318,7 +318,7 @@ impl Measure {
         Self { bytes, ..Self::new(case, Unit::Seconds, took.seconds, took) }
     }
 
-    /// The seconds that something took which is paid besides.
+    /// The seconds of an extra cost.
     pub fn cost(case: Case, took: Elapsed) -> Self {
         Self::new(case, Unit::CostSeconds, took.seconds, took)
     }
@@ -353,7 +353,7 @@ pub struct Trace {
     pub facility: String,
     /// Name of the workload.
     pub workload: String,
-    /// For people: what was done meanwhile.
+    /// What was done during the trace, for people.
     pub title: String,
     /// In the order of time.
     pub requests: Vec<TracedRequest>,

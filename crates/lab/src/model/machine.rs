@@ -19,8 +19,8 @@ pub struct Machine {
     pub kernel: String,
     /// Memory in bytes.
     pub memory_bytes: u64,
-    /// What decides on the processors' clock, such as `performance` or `powersave`; empty where the system tells of none, or in a
-    /// run that an older version made.
+    /// The governor of the processors' clock, such as `performance` or `powersave`; empty if the system has none, or in a run of
+    /// an older version.
     #[serde(default)]
     pub governor: String,
     /// Transparent huge pages: `always`, `madvise` or `never`.
@@ -56,7 +56,7 @@ pub struct Conditions {
     pub energy_j: Option<f64>,
     /// Whether the page cache was dropped before.
     pub caches_dropped: bool,
-    /// What other programs did meanwhile; nothing in a run that an older version made.
+    /// What other programs did during that time; `None` in a run of an older version.
     #[serde(default)]
     pub others: Option<OtherLoad>,
 }

@@ -25,9 +25,9 @@ pub struct PlannedWork {
 pub struct Parameters {
     /// Bytes that are moved, at full scale.
     pub size: Option<u64>,
-    /// Bytes of a request. One that is larger than what is moved is all of it.
+    /// Bytes of a request, at most the bytes that are moved.
     pub blocks: Vec<usize>,
-    /// Seconds after which it ends even so.
+    /// Seconds after which it ends in any case.
     pub seconds: Option<f64>,
     /// How often it is done in a pass.
     pub repetitions: Option<usize>,

@@ -84,7 +84,7 @@ impl PlannedStudy {
         self.workloads.iter().find(|work| work.name == workload).map(|work| &work.parameters)
     }
 
-    /// Whether the workload is done with this facility. One that the study does not know is somebody's wish.
+    /// Whether the workload is done with this facility. A workload that the study does not have was requested by the user.
     pub fn does(&self, workload: &str, facility: &str) -> bool {
         let among = |names: &[String]| names.iter().any(|name| name.eq_ignore_ascii_case(facility));
         match self.workloads.iter().find(|work| work.name == workload) {
@@ -198,7 +198,7 @@ impl Plan {
         place.map_or(title.to_owned(), |place| format!("{title}, on {place}"))
     }
 
-    /// Fails unless the media can be told apart: figures would stand under each other's names.
+    /// Fails unless the media have different names: otherwise their figures would be mixed up.
     pub(crate) fn check_media(&self) -> Result<()> {
         let labels: Vec<String> = self.media().map(Backing::label).collect();
         if labels.len() > MOST_MEDIA {
@@ -208,7 +208,7 @@ impl Plan {
         match twice {
             None => Ok(()),
             Some((_, label)) => Err(Error::misuse(format!("two of the media are called {label:?}")).hint(
-                "Each figure carries the last part of its medium's path: name every medium once, folders by names that differ.",
+                "Figures are labelled with the last part of their medium's path. Name each medium once, and give folders different names.",
             )),
         }
     }

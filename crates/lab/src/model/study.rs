@@ -1,8 +1,8 @@
 //! Studies that are repeated: which workloads on which facilities, and which of a document's tables the figures belong in.
 //!
 //! A study is data: `data/studies/*.toml` come with the program, and users write their own. It stands whole in the plan of its
-//! run, so that a stored run needs no file to be reported. What can be measured is the catalogue's; a study only names it, and
-//! can therefore make nobody run a command.
+//! run, so that a stored run needs no file to be reported. A study only names what the catalogue can measure, so it cannot make
+//! anybody run a command.
 
 use std::collections::BTreeMap;
 
@@ -33,7 +33,7 @@ pub struct Study {
     pub about: String,
     /// Name of its published figures; nothing where it has none.
     pub published: Option<String>,
-    /// How often it repeated everything itself; nothing where its document does not tell.
+    /// How often the study repeated everything; `None` if its document does not say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub passes: Option<usize>,
     /// What it made of its repetitions.
@@ -42,7 +42,7 @@ pub struct Study {
     /// Where its data were; nothing where that makes no difference to its conclusions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub medium: Option<StudyMedium>,
-    /// Whether its data without encryption were on the bare medium, behind no server.
+    /// Whether its data without encryption were on the bare medium, without a server.
     #[serde(default)]
     pub bare: bool,
     /// Names of facilities. A workload may have others of its own.
@@ -122,7 +122,7 @@ pub struct StudyExtent {
     pub scale: f64,
     /// Passes of everything: at least, where there is a `most`.
     pub repeats: usize,
-    /// Passes of anything at most: what is not steady after `repeats` is done again until then.
+    /// Maximum number of passes. Work that is not steady after `repeats` is repeated up to this number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub most: Option<usize>,
     /// Relative standard deviation at which a figure is steady: 0.03 is 3 %. Without it, that of any run.
@@ -152,13 +152,13 @@ pub struct StudyTable {
     /// Where all of its published figures stand.
     #[serde(default)]
     pub published: FigureSelector,
-    /// What is measured. Without any, the study's figures of this number are not known, and only `differs` is told.
+    /// What is measured. Without rows, the study's figures are not known, and only `differs` is shown.
     #[serde(default, rename = "row")]
     pub rows: Vec<StudyRow>,
     /// With what.
     #[serde(default, rename = "column")]
     pub columns: Vec<StudyColumn>,
-    /// Or, in the place of figures, who asks which facility to take.
+    /// Instead of figures: people who ask which facility to use.
     #[serde(default, rename = "scenario", skip_serializing_if = "Vec::is_empty")]
     pub scenarios: Vec<Scenario>,
 }
@@ -169,7 +169,7 @@ pub struct StudyTable {
 pub struct Scenario {
     /// Who asks, and for what.
     pub title: String,
-    /// What they say when they are asked.
+    /// Their answers to the questions.
     pub answers: RecommendAnswers,
 }
 
@@ -194,8 +194,8 @@ pub struct StudyRow {
     pub show: ShownPart,
     /// Which published figures belong here; nothing where the study has none.
     pub published: Option<FigureSelector>,
-    /// Places on the axis, for each of which there is such a row: `{}` in its title and in what selects its published
-    /// figures is the place's title. A study that was read has none left.
+    /// Places on the axis. Each becomes a row, with the place's title instead of `{}` in the row's title and in its selector of
+    /// published figures. After reading a study, the list is empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub at: Vec<AxisPlace>,
 }
@@ -224,7 +224,7 @@ pub enum ShownPart {
     Processor,
 }
 
-/// A facility of a table, or whatever else its columns differ in: it may say any part of what a row does not say.
+/// A facility of a table, or another difference between its columns. It may give anything that a row does not.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct StudyColumn {
@@ -246,7 +246,7 @@ pub struct StudyColumn {
     pub series: String,
     /// Which published figures belong here; nothing where the study has none.
     pub published: Option<FigureSelector>,
-    /// Title of the column without encryption that the study's losses are against.
+    /// Title of the unencrypted column with which the study's losses are compared.
     pub against: Option<String>,
 }
 
@@ -367,7 +367,7 @@ impl Study {
         strings(&json, &mut texts);
         if let Some(text) = texts.iter().find(|text| text.len() > TEXT_MAX || text.contains(char::is_control)) {
             return wrong(format!(
-                "{:?}: a text that is too long, or not one line",
+                "{:?}: a text is too long, or not one line",
                 text.chars().take(80).collect::<String>()
             ));
         }
@@ -375,7 +375,7 @@ impl Study {
             let most = most.is_none_or(|most| (repeats..=MOST_REPETITIONS).contains(&most));
             let steady = steady.is_none_or(|steady| steady > 0.0 && steady <= 1.0);
             if !(scale > 0.0 && scale <= 10.0 && (1..=MOST_REPETITIONS).contains(&repeats) && most && steady) {
-                return wrong(format!("a scale of {scale}, or {repeats} repeats, or when they end"));
+                return wrong(format!("invalid extent: a scale of {scale}, {repeats} repeats, or their limits"));
             }
         }
         for PlannedWork { name, parameters, .. } in &self.workloads {
@@ -409,13 +409,13 @@ impl Study {
         let checks = || self.conclusions.iter().flat_map(StudyConclusion::comparisons);
         let of_checks = checks().flat_map(|check| [check.medium, check.against_medium]);
         if let Some(medium) = of_tables.chain(of_checks).flatten().find(|medium| !(1..=MOST_MEDIA).contains(medium)) {
-            return wrong(format!("a medium number {medium}: they count from 1 to {MOST_MEDIA}"));
+            return wrong(format!("there is no medium number {medium}: they count from 1 to {MOST_MEDIA}"));
         }
         let numbers = self.tables.iter().flat_map(|t| &t.rows).filter_map(|row| row.x);
         let bounds = checks().flat_map(|c| [c.x, c.against_x, c.at_least, c.at_most]);
         let bounds = bounds.chain(self.conclusions.iter().map(|c| c.scale)).flatten();
         match numbers.chain(bounds).find(|number| !number.is_finite()) {
-            Some(number) => wrong(format!("{number} is no number")),
+            Some(number) => wrong(format!("{number} is not a number")),
             None => Ok(()),
         }
     }
@@ -434,7 +434,7 @@ impl Study {
             let there = |title: &String| table.columns.iter().any(|c| c.title == *title && c.published.is_some());
             if column.against.as_ref().is_some_and(|title| !there(title)) {
                 return Err(Error::misuse(format!(
-                    "{}: what {} is against is not published",
+                    "{}: the column that {} is compared with is not published",
                     table.title, column.title
                 )));
             }
@@ -442,7 +442,7 @@ impl Study {
                 if row.published.is_some() && column.published.is_some() && self.published(table, row, column).is_none()
                 {
                     let what = format!(
-                        "{}: {} with {} is not published, or not clearly",
+                        "{}: {} with {} is not published, or the figure is ambiguous",
                         table.title, row.title, column.title
                     );
                     return Err(Error::misuse(what).hint("`claviger lab published` shows the figures."));
@@ -472,7 +472,7 @@ impl Study {
 }
 
 impl StudyRow {
-    /// One for each of its places, or itself where it has none.
+    /// A row for each of its places, or the row itself if it has none.
     pub(crate) fn at_each_place(&self) -> Vec<Self> {
         let of = |AxisPlace { x, title, published: more }: &AxisPlace| {
             let published = self.published.as_ref().map(|FigureSelector(texts)| {

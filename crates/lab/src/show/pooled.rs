@@ -1,7 +1,7 @@
 //! Runs of several machines together: what each facility loses on each of them.
 //!
 //! Speeds of two machines have nothing in common. Losses have: each is of a facility against its own baseline on the same
-//! machine. Nothing is averaged into one figure with an interval: a handful of machines is no sample of all of them.
+//! machine. Nothing is averaged into one figure with an interval: a handful of machines is not a sample.
 
 use serde::Serialize;
 
@@ -17,9 +17,9 @@ use crate::show::summary::{Cell, Summary};
 pub struct PooledRuns {
     /// What each run was made on, in the order of the runs.
     pub machines: Vec<String>,
-    /// The figures that at least two runs have a loss of.
+    /// The figures for which at least two runs have a loss.
     pub figures: Vec<PooledFigure>,
-    /// How many only one run has a loss of.
+    /// The number of figures for which only one run has a loss.
     pub only_once: usize,
 }
 
@@ -35,7 +35,7 @@ pub struct PooledFigure {
     pub verdict: PooledVerdict,
 }
 
-/// What the verdicts of several machines come to.
+/// The combined verdict of several machines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PooledVerdict {

@@ -184,8 +184,8 @@ fn published(
     Some((PublishedCell { value, printed, loss }, ours.map(|(_, unit)| unit)))
 }
 
-/// What a published figure lost against that of the column that its own is against. Nothing where one of them is in doubt or
-/// measures no performance.
+/// The loss of a published figure against that of the unencrypted column. `None` if one of them is in doubt or measures no
+/// performance.
 fn published_loss(
     study: &Study,
     table: &StudyTable,
@@ -209,7 +209,7 @@ fn printed_loss(figure: &Figure) -> Option<f64> {
     losses_of(std::slice::from_ref(figure)).first().filter(|loss| loss.share_only).map(|loss| loss.loss)
 }
 
-/// What this run has of a case, wherever its axis lies if no place is named.
+/// This run's figure of a case; anywhere on its axis if no place is named.
 ///
 /// # Errors
 /// Why there is none.
@@ -273,7 +273,7 @@ fn why(run: &Run, Meant { workload, series, .. }: Meant<'_>, facility: &str) -> 
     reason.unwrap_or_else(|| NONE.into())
 }
 
-/// What a conclusion comes to here.
+/// The verdict on a conclusion.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct JudgedConclusion<'a> {
     /// What the study says.
@@ -292,7 +292,7 @@ pub fn conclusions<'a>(study: &'a Study, run: &Run, summary: &Summary) -> Vec<Ju
     study.conclusions.iter().map(|claim| here.judge(claim)).collect()
 }
 
-/// Processors that other programs kept busy, from which on a verdict takes note of them.
+/// A verdict considers other programs if they kept at least this many processors busy.
 const BUSY: f64 = 0.1;
 
 /// The same for the share of the processors' time that a hypervisor took on average.
@@ -345,7 +345,7 @@ impl<'r> Here<'r> {
         let forbidden = claim.unless.clone().or_else(|| self.other_extent(claim)).or_else(|| self.other_medium(claim));
         let forbidden = forbidden.or_else(|| {
             let (_, why) = premise?;
-            Some(format!("What it supposes is not certain here: {why}"))
+            Some(format!("Its premise is not certain here: {why}"))
         });
         let verdict = match () {
             () if forbidden.is_some() || judged.is_empty() => "Cannot be said",
@@ -362,7 +362,7 @@ impl<'r> Here<'r> {
         }
     }
 
-    /// Why a run of this size says nothing about it.
+    /// Why a run of this size cannot judge it.
     fn other_extent(self, claim: &StudyConclusion) -> Option<String> {
         let (moved, least) = (self.run.plan.scale, claim.scale.unwrap_or(self.study.standard.scale));
         (moved < least).then(|| {
@@ -370,7 +370,7 @@ impl<'r> Here<'r> {
         })
     }
 
-    /// Why a run on these media says nothing about it.
+    /// Why a run on these media cannot judge it.
     fn other_medium(self, claim: &StudyConclusion) -> Option<String> {
         let theirs = claim.medium.or(self.study.medium)?;
         let media = claim.comparisons().map(|check| check.medium.unwrap_or(1).saturating_sub(1));
@@ -480,7 +480,7 @@ impl<'r> Here<'r> {
         let (low, high) = (shares().fold(f64::INFINITY, f64::min), shares().fold(0.0, f64::max));
         (!own.steady || !base.steady).then(|| {
             let why = format!(
-                "The figures are not steady ({} %): by single samples it is between {} and {} %.",
+                "The figures are not steady ({} %): single samples give {} to {} %.",
                 percent(worst),
                 percent(low),
                 percent(high)
@@ -529,11 +529,11 @@ impl<'r> Here<'r> {
         let without = self.cell(Meant { facility: bare, ..base }).ok().map(|bare| self.share(own, bare).0);
         let why = match without {
             Some(without) => format!(
-                "The study's baseline had no server in front of it, as {served} has; of {bare}, which has none, it is {} %.",
+                "Unlike {served}, the study's baseline had no server in front of it. Against {bare}, which has none, it is {} %.",
                 percent(without.share)
             ),
             None => format!(
-                "The study's baseline had no server in front of it, as {served} has, and {bare} was not measured."
+                "Unlike {served}, the study's baseline had no server in front of it, and {bare} was not measured."
             ),
         };
         Some((between.wider(without.map_or(0.0, |without| without.low), between.high), why))
@@ -547,7 +547,7 @@ impl<'a> Meant<'a> {
         Self { workload, operation, series, x: *x, facility, medium: medium.unwrap_or(1).saturating_sub(1) }
     }
 
-    /// What it is compared with. In another workload, places and series are other ones, too.
+    /// What it is compared with. Another workload has other places and series, too.
     fn base(check: &'a ConclusionCheck) -> Self {
         let own = Self::own(check);
         let same = check.against_workload.is_none();
@@ -563,7 +563,7 @@ impl<'a> Meant<'a> {
 }
 
 impl Meant<'_> {
-    /// What it is beside another: the facility, and whatever else they differ in.
+    /// Its name beside another: the facility, and everything else in which the two differ.
     fn words(self, other: Self) -> String {
         let x = |x: Option<f64>| x.map(|x| format!("at {x}")).unwrap_or_default();
         let parts = [

@@ -98,7 +98,7 @@ const IDLE: f64 = 0.1;
 /// The same for the clock frequency, as a share of the middle one.
 const CLOCK: f64 = 0.1;
 
-/// A data generator less than this many times as fast as a write takes a good part of the write's time.
+/// If the data generator is less than this many times as fast as a write, it takes a good part of the write's time.
 const GENERATOR: f64 = 3.0;
 
 /// Sentences about single figures, for each facility and in all.
@@ -216,8 +216,8 @@ fn findings(run: &Run, cells: &[Cell]) -> Vec<String> {
     overviews.into_iter().map(|(_, sentence)| sentence).chain(telling).collect()
 }
 
-/// The end of the interval that is closer to no loss; 0 where the interval holds that. Of a gain, it is the loss of the
-/// baseline against the facility: gains have no upper end, and would all come before the losses.
+/// The end of the interval that is closer to zero; 0 if the interval contains zero. For a gain, it is the loss of the
+/// baseline against the facility: gains have no upper limit, and would all come before the losses.
 fn certain(cell: &Cell) -> f64 {
     match &cell.loss {
         Some(Loss { verdict: LossVerdict::Slower, low, .. }) => *low,
@@ -297,8 +297,8 @@ fn clock(run: &Run) -> Option<String> {
     let spread = Spread::of(&mhz);
     (spread.relative() > CLOCK).then(|| {
         format!(
-            "The processors' clock was between {:.0} and {:.0} MHz. Facilities took turns, so that this widens intervals \
-             rather than favours one of them.",
+            "The processors' clock was between {:.0} and {:.0} MHz. Facilities took turns, so this widens intervals but \
+             favours none of them.",
             spread.min, spread.max
         )
     })
@@ -366,8 +366,8 @@ fn generator(run: &Run, cells: &[Cell]) -> Option<String> {
     let slow: Vec<&Cell> = cells.iter().filter(slow).collect();
     let first = slow.iter().max_by(|a, b| a.median.total_cmp(&b.median))?;
     Some(format!(
-        "In {} figures of writes (the fastest: {} in {}, {}), making the data takes more than a third of the time, so that \
-         losses look smaller than they are.",
+        "In {} write figures (the fastest: {} in {}, {}), generating the data takes more than a third of the time, so losses \
+         look smaller than they are.",
         slow.len(),
         first.facility,
         first.workload,
@@ -392,7 +392,7 @@ fn faster(cells: &[Cell]) -> Option<String> {
     let faster = cells.iter().filter(|c| c.loss.as_ref().is_some_and(|l| l.verdict == LossVerdict::Faster)).count();
     (faster > 0).then(|| {
         format!(
-            "{} faster than without encryption. Encryption cannot cause that: a cache, another data path, another load on \
+            "{} faster than without encryption. Encryption cannot cause that, but a cache, another data path, other load on \
              the machine or chance can.",
             if faster == 1 { "1 figure is".to_owned() } else { format!("{faster} figures are") }
         )
@@ -403,13 +403,13 @@ fn failed(run: &Run) -> Vec<String> {
     let mut sentences: Vec<(String, usize)> = Vec::new();
     let missing = run.missing();
     for failure in &run.failures {
-        // What failed and was measured all the same has passed.
+        // A failure that was followed by a measurement is over.
         let lost = |workload: &str| missing.contains(&(&*failure.facility, workload));
         let passed = match &failure.workload {
             Some(workload) => !lost(workload),
             None => !run.workloads.iter().any(|w| lost(&w.name)),
         };
-        let doing = failure.workload.as_deref().unwrap_or("being made or opened");
+        let doing = failure.workload.as_deref().unwrap_or("setup");
         // Why is in the failures.
         let then = if passed { " and was measured all the same" } else { "" };
         let sentence = format!("{} failed in {doing}{then}", failure.facility);

@@ -139,7 +139,7 @@ impl Bench for Simulation {
     }
 }
 
-/// Carries the whole run out.
+/// Carries out the whole run.
 fn measured(run: Run, bench: &mut dyn Bench) -> RunState {
     let mut state = RunState::new(run);
     schedule::carry_out(&mut state, bench, never, &mut |_, _| Ok(())).expect("it comes to its end");
@@ -216,11 +216,11 @@ fn a_disturbed_pass_is_made_again_and_a_busy_machine_is_told_of_first() {
     assert_eq!((kept.again, kept.cpu_s), (2, 0.2), "the calmest counts");
     assert_eq!((run.disturbance().message, run.unfit_for_documents()), (None, None));
 
-    // One that stays disturbed is told of, and its figure is the median of five.
+    // One that stays disturbed is reported, and its figure is the median of five.
     let (run, made) = disturbed(|made| if (3..6).contains(&made) { 0.5 } else { 0.0 });
     assert_eq!((made, run.passes.len(), run.disturbance().disturbed), (20, 18, 1));
     let message = run.disturbance().message.expect("it was busy for a while");
-    assert!(message.contains("in 1 of 15 passes") && message.ends_with("a median bears that."), "{message}");
+    assert!(message.contains("in 1 of 15 passes") && message.ends_with("a median tolerates that."), "{message}");
     assert_eq!(run.unfit_for_documents(), None);
 
     // It is not worth while for ever.
@@ -449,7 +449,7 @@ impl Bench for Steps {
     }
 }
 
-/// Begins or resumes the run in `folder`, and goes on for so many steps.
+/// Begins or resumes the run in `folder`, and continues for so many steps.
 fn sit(folder: &std::path::Path, steps: usize) -> Result<RunState> {
     let (mut journal, mut state) = match folder.exists() {
         true => Journal::resume(folder)?,
@@ -507,7 +507,7 @@ fn a_journal_that_is_torn_anywhere_is_cut_to_whole_lines_and_goes_on() {
             Err(e) => assert!(len < first && matches!(e.kind, ErrorKind::Malformed { .. }), "{len}: {e}"),
         }
     }
-    // Torn in the middle of a pass, it goes on.
+    // Torn in the middle of a pass, it continues.
     std::fs::write(torn.join(journal::FILE), &bytes[..bytes.len() - 7]).expect("written");
     sit(&torn, usize::MAX).expect("it goes on");
     // A line in the middle that makes no sense is no torn end.

@@ -1,4 +1,4 @@
-//! Medians, intervals and verdicts: by hand, and as often right as they say.
+//! Medians, intervals and verdicts: against figures computed by hand, and right as often as they claim.
 
 use claviger_lab::model::random::Random;
 use claviger_lab::model::statistics::{

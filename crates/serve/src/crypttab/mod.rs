@@ -130,9 +130,9 @@ fn entry(number: usize, line: &str) -> Result<CrypttabEntry> {
     let mut fields = line.split_whitespace();
     let name = fields.next().unwrap_or_default().to_owned();
     if name.contains('/') || name == "." || name == ".." {
-        return Err(wrong("a name with a slash in it, or one that is a folder's"));
+        return Err(wrong("a name must not contain a slash, and must not be . or .."));
     }
-    let device = fields.next().ok_or_else(|| wrong("a name without a device"))?;
+    let device = fields.next().ok_or_else(|| wrong("the device is missing after the name"))?;
     let key = fields.next().filter(|key| !matches!(*key, "none" | "-"));
     let options = fields.next().unwrap_or_default();
     let options =
@@ -280,7 +280,7 @@ impl CrypttabEntry {
                 .hint("Use /dev/urandom as the key, or remove the option swap."));
         }
         if random && kind != Kind::Plain {
-            return Err(Error::misuse("a random key opens no volume with contents")
+            return Err(Error::misuse("a random key cannot open an existing volume")
                 .hint("Use the option plain or swap with it."));
         }
         Ok(())

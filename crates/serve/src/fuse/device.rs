@@ -25,7 +25,7 @@ const MESSAGE: usize = DATA - IN_HEADER - WRITE_IN;
 /// The largest offset at which a message can end.
 const END: usize = DATA + MAX_DATA;
 
-/// Bytes of a worker's buffer. Data behind arguments shorter than a WRITE's are moved, which needs room for the difference.
+/// Bytes of a worker's buffer. Data after arguments shorter than a WRITE's are moved, which needs room for the difference.
 const ROOM: usize = END + DATA - MESSAGE;
 
 /// One descriptor of a connection, with memory for one request.
@@ -45,7 +45,7 @@ pub struct FuseFeatures {
 pub enum End {
     /// The folder was unmounted: no more requests come.
     Unmounted,
-    /// The worker was told to stop.
+    /// The worker was asked to stop.
     Stopped,
 }
 

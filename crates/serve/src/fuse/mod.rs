@@ -224,7 +224,7 @@ impl FuseMount {
     pub fn run(&self) -> Result<()> {
         let workers = std::mem::take(&mut *self.workers.lock().unwrap_or_else(PoisonError::into_inner));
         if workers.is_empty() {
-            return Err(Error::misuse("this was served already"));
+            return Err(Error::misuse("this has already been served"));
         }
         let shared = &*self.shared;
         shared.control.state().working = workers.len();

@@ -84,7 +84,7 @@ pub fn mount(new: &NewMount<'_>) -> Result<(MountedFolder, OwnedFd)> {
     };
     let mut place = MountedFolder { dir, mark: String::new(), direct };
     place.mark = mounted_at(&place.dir)?
-        .ok_or_else(|| Error::new(ErrorKind::Io(io::Error::other("mounted, and not there"))).at(&place.dir))?;
+        .ok_or_else(|| Error::new(ErrorKind::Io(io::Error::other("the new mount has disappeared"))).at(&place.dir))?;
     let flags = rustix::fs::fcntl_getfl(&fd).map_err(io::Error::from)?;
     rustix::fs::fcntl_setfl(&fd, flags | OFlags::NONBLOCK).map_err(io::Error::from)?;
     Ok((place, fd))

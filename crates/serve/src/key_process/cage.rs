@@ -23,7 +23,7 @@ use crate::landlock;
 pub enum Missing {
     /// Landlock: no file can be opened, even if a system call could do so.
     Landlock,
-    /// Own namespaces: no rights over the machine, whoever started the process.
+    /// Own namespaces: no rights over the machine, even if root started the process.
     Namespaces,
 }
 

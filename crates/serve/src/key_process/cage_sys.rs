@@ -33,7 +33,7 @@ pub fn unshare() -> io::Result<()> {
 /// Ignores these signals. For a handler, the kernel would save a thread's registers on its stack, round keys included.
 pub fn ignore(signals: &[i32]) {
     for signal in signals {
-        // SAFETY: whoever had a handler for it only set a flag, which nobody looks at any more; this runs none.
+        // SAFETY: earlier handlers only set flags, which nothing reads any more; this installs none.
         unsafe { libc::signal(*signal, libc::SIG_IGN) };
     }
 }

@@ -239,7 +239,7 @@ pub struct Locks<T> {
     pub proof: Proof,
     /// Extracts the layout and the warnings that a new key process sends.
     pub of: fn(&T) -> (&KeylessLayout, &[String]),
-    /// Called once if a key process ends without being told to.
+    /// Called once if a key process ends unexpectedly.
     pub lost: fn(),
 }
 
@@ -275,7 +275,7 @@ impl<T: DeserializeOwned + 'static> Locks<T> {
         Ok(LockListener { listener, ending, thread: Some(thread) })
     }
 
-    /// Answers one client. A client that cannot be told the result has gone.
+    /// Answers one client. A client that does not take the result has gone.
     fn answer(&self, socket: &UnixStream, unlocking: &Mutex<()>, stop: &AtomicBool) {
         // A silent client must not delay the end.
         let limits = socket.set_read_timeout(Some(PATIENCE)).and_then(|()| socket.set_write_timeout(Some(PATIENCE)));
@@ -334,7 +334,7 @@ impl<T: DeserializeOwned + 'static> Locks<T> {
 }
 
 fn locked_again() -> LockAnswer {
-    LockAnswer::Refused("it was locked again meanwhile".to_owned())
+    LockAnswer::Refused("it was locked again in the meantime".to_owned())
 }
 
 impl Drop for LockListener {

@@ -125,7 +125,7 @@ pub type FileNumber = (u64, u64);
 pub struct Terms<'a> {
     /// Called at least ten times a second; returns whether to stop.
     pub cancelled: &'a dyn Fn() -> bool,
-    /// Whether the key process may write to writable stores. Their headers stay locked meanwhile.
+    /// Whether the key process may write to writable stores. Their headers stay locked in the meantime.
     pub writes: bool,
     /// What the key process does, in the form that its verb expects: see [`KeySide::task`].
     pub task: Value,
@@ -271,7 +271,7 @@ impl IoSide {
         while matches!(self.socket.read(&mut [0; 4096]), Ok(1..)) {}
     }
 
-    /// From here on, the key process encrypts and decrypts. Calls `lost` once if it ends without being told to.
+    /// From here on, the key process encrypts and decrypts. Calls `lost` once if it ends unexpectedly.
     ///
     /// # Errors
     /// `Io` if no thread can be started.

@@ -72,7 +72,7 @@ impl KeyServer {
             request.answer.store(answer, Ordering::Relaxed);
             // Either a client about to sleep sees this store, or this thread sees that the client sleeps.
             request.state.store(ANSWERED, Ordering::SeqCst);
-            // An awake client continues meanwhile.
+            // An awake client continues in the meantime.
             wipe_traces();
             if request.asker_sleeps.load(Ordering::SeqCst) != 0 {
                 let _ = futex::wake(&request.state, Flags::empty(), 1);

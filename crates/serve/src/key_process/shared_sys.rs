@@ -83,7 +83,7 @@ impl Shared {
     /// Maps another process's memory, if it was made by [`Shared::create`].
     pub fn open(fd: OwnedFd) -> io::Result<Self> {
         if fstat(&fd)?.st_size != LEN as i64 || !fcntl_get_seals(&fd)?.contains(SEALS) {
-            return Err(io::Error::other("this is no memory of a channel between two processes"));
+            return Err(io::Error::other("this is not the shared memory of a key process"));
         }
         Self::map(fd)
     }
@@ -107,7 +107,7 @@ impl Shared {
         unsafe { &*self.at.as_ptr().cast::<KeyRequest>().add(slot * TURNS + turn) }
     }
 
-    /// Copies bytes out of the data. The other process may change them meanwhile.
+    /// Copies bytes out of the data. The other process may change them at the same time.
     pub fn copy_out(&self, at: usize, to: &mut [u8]) {
         let from = self.place(at, to.len());
         // SAFETY: `place` has checked the range; a mapping of this process overlaps none of its other memory. No reference to the
@@ -127,7 +127,7 @@ impl Shared {
         if !range.in_registers() {
             return false;
         }
-        // SAFETY: within the mapping, as `place` checks. The other process may write there meanwhile, and may have another thread
+        // SAFETY: within the mapping, as `place` checks. The other process may write there at any time, and may have another thread
         // of this one work on the same bytes: what works in registers loads each block and stores it, and neither branches nor
         // addresses memory by it, so that nothing comes of that but other bytes in the data.
         let run = unsafe { slice::from_raw_parts_mut(self.place(at, len), len) };

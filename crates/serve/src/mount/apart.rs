@@ -32,7 +32,7 @@ fn leave() -> io::Result<()> {
         return Err(io::Error::last_os_error());
     }
     for number in connections()? {
-        // SAFETY: the table is this thread's alone. Whoever owns the descriptor is on another thread, where it stays open.
+        // SAFETY: the table is this thread's alone. The owner of the descriptor is on another thread, where it stays open.
         unsafe { libc::close(number) };
     }
     Ok(())

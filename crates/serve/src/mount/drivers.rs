@@ -184,7 +184,7 @@ pub fn way_by_program(kind: Kind, who: Mounter) -> Result<MountMethod> {
             Ok(MountMethod::Program { path, program, kind })
         }
         Some(obstacle) => {
-            Err(Error::unsupported(format!("{} takes {} for this", kind.described(), program.name)).hint(obstacle))
+            Err(Error::unsupported(format!("mounting {} without {}", kind.described(), program.name)).hint(obstacle))
         }
     }
 }
@@ -209,7 +209,7 @@ pub fn way_by_name(name: &str, who: Mounter, read_only: bool) -> Result<MountMet
 }
 
 impl Mounter {
-    /// What to do where nothing mounts a file system, as a sentence.
+    /// Advice if nothing can mount a file system, as a sentence.
     fn without(self) -> &'static str {
         match self {
             Self::Root => {

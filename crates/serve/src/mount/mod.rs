@@ -442,7 +442,7 @@ impl MountedVolume {
         &self.warnings
     }
 
-    /// Serves until unmounted, by whomever, or told to end. All data are written when this returns.
+    /// Serves until it is unmounted by any program, or asked to end. All data are written when this returns.
     ///
     /// # Errors
     /// `Io` if the last writes could not be stored; then the session record says so too.

@@ -19,7 +19,7 @@ pub struct Mount {
     pub dir: PathBuf,
     /// File system type with its subtype: `ext4`, `fuse.claviger`.
     pub kind: String,
-    /// The mount source, as named by whoever mounted it.
+    /// The mount source, as it was named for mount(2).
     pub source: PathBuf,
     /// Whether it is read-only.
     pub read_only: bool,

@@ -260,7 +260,7 @@ impl Client {
                     if flags & chunk::DONE != 0 {
                         let len = (reads.end - reads.start) as usize;
                         if failed.is_none() && filled != len {
-                            return Err(broken("a reply with less data than was asked for"));
+                            return Err(broken("a reply with less data than requested"));
                         }
                         return Ok(self.done(cookie, if failed.is_none() { len } else { 0 }, failed));
                     }

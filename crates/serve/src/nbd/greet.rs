@@ -57,7 +57,7 @@ pub fn greet(
     if be64(&greeting, 8) != OPTION_MAGIC || offered & handshake::FIXED_NEWSTYLE == 0 {
         return Err(io::Error::new(
             io::ErrorKind::Unsupported,
-            "the server does not speak fixed newstyle, as NBD servers have since 2013",
+            "the server lacks the fixed newstyle handshake, which NBD servers have had since 2013",
         ));
     }
     let flags = offered & (handshake::FIXED_NEWSTYLE | handshake::NO_ZEROES);

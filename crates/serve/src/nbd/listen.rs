@@ -78,7 +78,7 @@ impl Listener {
         let fd = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
             .map_err(io::Error::from)?;
         // On Linux the file gets the socket's mode, less the umask: private from the first moment (net/unix/af_unix.c,
-        // unix_bind_bsd). Setting the process's umask would affect files that other threads create meanwhile.
+        // unix_bind_bsd). Setting the process's umask would affect files that other threads create in the meantime.
         fchmod(&fd, Mode::RUSR | Mode::WUSR).map_err(io::Error::from)?;
         match bind(&fd, &name) {
             Err(Errno::ADDRINUSE) => {

@@ -424,7 +424,7 @@ struct Exported {
     store: Arc<dyn Store>,
     len: u64,
     read_only: bool,
-    /// Requests from clients that were told must be multiples of this many bytes.
+    /// Requests from clients that know the block size must be multiples of this many bytes.
     smallest_block: u32,
     block_size: u32,
     durable: Durable,

@@ -19,7 +19,7 @@ const MAX_OPTIONS: usize = 1024;
 pub struct ChosenExport<'a> {
     pub export: &'a Exported,
     pub structured: bool,
-    /// Requests must be multiples of this many bytes: 1 for a client that was not told ("Block size constraints").
+    /// Requests must be multiples of this many bytes: 1 for a client that did not ask for it ("Block size constraints").
     pub smallest_block: u32,
 }
 

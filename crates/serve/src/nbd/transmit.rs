@@ -181,7 +181,7 @@ impl<'s> Connection<'s, '_> {
             command::READ if len > MAX_PAYLOAD && flags & flag::DF != 0 => Err(NbdErrno::EOVERFLOW),
             command::READ if len > MAX_PAYLOAD => Err(NbdErrno::EINVAL),
             _ if !inside => Err(if writes { NbdErrno::ENOSPC } else { NbdErrno::EINVAL }),
-            // "Block size constraints": a client that was told must comply, and SHOULD get this error otherwise.
+            // "Block size constraints": a client that knows the block size must comply, and SHOULD get this error otherwise.
             _ if !(offset | u64::from(len)).is_multiple_of(self.smallest_block) => Err(NbdErrno::EINVAL),
             _ => Ok(()),
         }

@@ -228,7 +228,7 @@ impl Helper {
             let name = pair.split('=').next().unwrap_or(pair);
             if !pair.contains('=') || !self.options.iter().any(|option| option == name) {
                 let known = self.options.join(", ");
-                return Err(Error::misuse(format!("{pair:?} after the ?: {}: takes {known}", self.scheme)));
+                return Err(Error::misuse(format!("unknown option {pair:?}: {}: takes {known}", self.scheme)));
             }
             arguments.push(pair.to_owned());
         }

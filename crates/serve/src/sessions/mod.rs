@@ -5,7 +5,7 @@
 //! /run/claviger/            mode 0700, root's; users have theirs in $XDG_RUNTIME_DIR
 //!   PID-TICKS-REALM/        the server: its PID, its start time, and the kernel and namespace of both
 //!     record.json           mode 0600, replaced atomically
-//!     control               a socket: sends the status to whoever connects
+//!     control               a socket: sends the status to each client
 //!     keys                  a socket: forgets the keys or takes new ones, if there is a key process
 //!     image/                where the plaintext is mounted as a file, if a file system lies on top of it
 //! ```

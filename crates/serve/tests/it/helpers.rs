@@ -1,4 +1,4 @@
-//! What helpers reach: the place that was named, and nothing else; and nobody reaches them.
+//! Helpers reach the named store and nothing else, and nobody else reaches the helpers.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -43,7 +43,7 @@ fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port").port()
 }
 
-/// A helper gets nowhere by listening, whoever of its processes does so, and it is said why. One that serves the socket it was handed
+/// A helper cannot listen in any of its processes, and the error says why. One that serves the socket it was handed
 /// may connect to where it likes.
 #[test]
 fn no_helper_listens_on_a_socket_of_its_own() {
@@ -72,7 +72,7 @@ fn no_helper_listens_on_a_socket_of_its_own() {
     let error = open(shell(&nbdkit), "x", Access::ReadWrite).err().expect("it does not serve").to_string();
     assert!(error.contains("listen on its own socket"), "{error}");
     assert!(TcpStream::connect(("127.0.0.1", port)).is_err());
-    // What it is there for.
+    // Connections that it is meant to make.
     let elsewhere = TcpListener::bind("127.0.0.1:0").expect("a listener");
     let port = elsewhere.local_addr().expect("an address").port();
     let connect = format!("import socket; socket.create_connection(('127.0.0.1', {port}))");
@@ -142,7 +142,7 @@ fn what_http_serves_is_only_read() {
     }
 }
 
-/// The programs of an image see that image, and no other file or socket, even if they want to: a script in their place says so.
+/// The programs of an image can reach that image and no other file or socket. A script in their place tries.
 #[test]
 fn the_program_of_an_image_has_one_file_and_no_network() {
     if program("nbdkit").is_none() || program("qemu-img").is_none() || program("python3").is_none() {
@@ -182,7 +182,7 @@ fn landlock() -> bool {
     Command::new("python3").args(["-c", &ask]).status().is_ok_and(|status| status.success())
 }
 
-/// What was looked at is what is opened: a name that leads to another file afterwards, for a helper that is started anew, leads nowhere.
+/// A restarted helper gets the file that was examined, even if its name refers to another file by then.
 #[test]
 fn a_helper_that_is_started_anew_has_the_file_that_was_opened() {
     let (Some(qemu_img), Some(_)) = (program("qemu-img"), program("qemu-nbd")) else { return };
@@ -225,7 +225,7 @@ fn children_called(name: &str) -> Vec<String> {
     processes.filter_map(|entry| entry.file_name().into_string().ok()).filter(is_one).collect()
 }
 
-/// A disk that has a part of its data elsewhere, or may have, does not open: what it names is said.
+/// A disk that has some of its data elsewhere, or may have, does not open. The message names the other file.
 #[test]
 fn an_image_that_names_another_file_does_not_open() {
     let (Some(qemu_img), Some(_)) = (program("qemu-img"), program("qemu-nbd")) else { return };

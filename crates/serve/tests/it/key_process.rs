@@ -174,7 +174,7 @@ fn same(kept: &Volume, own: &Volume, rounds: usize) {
 /// Something to try: it works, or it is an error.
 type Attempt = fn() -> io::Result<()>;
 
-/// What a key process may not do, whoever has taken it over.
+/// What a key process cannot do, even under an attacker's control.
 const FORBIDDEN: &[(&str, Attempt)] = &[
     ("open a file", || File::open("/proc/self/maps").map(drop)),
     ("make a file", || File::create(std::env::temp_dir().join("claviger-caged")).map(drop)),
@@ -198,7 +198,7 @@ const FORBIDDEN: &[(&str, Attempt)] = &[
     ("load a filter of its own", unsafe_calls::bpf),
 ];
 
-/// What it needs.
+/// What a key process needs, and can do.
 const ALLOWED: &[(&str, Attempt)] = &[
     ("threads", || thread::spawn(|| ()).join().map_err(|_| io::Error::other("it panicked"))),
     ("memory for secrets", || Secret::try_zeroed(64 << 20).map(drop).ok_or_else(|| io::Error::other("none"))),
@@ -230,7 +230,7 @@ mod unsafe_calls {
     }
 
     pub fn trace_parent() -> io::Result<()> {
-        // SAFETY: it takes no memory. The parent goes on, and is let go when this process ends.
+        // SAFETY: it takes no memory. The parent continues, and is let go when this process ends.
         check(unsafe { libc::ptrace(libc::PTRACE_SEIZE, libc::getppid(), 0, 0) })
     }
 
@@ -247,7 +247,7 @@ mod unsafe_calls {
     }
 
     pub fn own_for_parent() -> io::Result<()> {
-        // SAFETY: it takes no memory, and nothing comes through standard input that would be signalled.
+        // SAFETY: it takes no memory, and no input arrives on standard input to be signalled.
         check(unsafe { libc::fcntl(0, libc::F_SETOWN, libc::getppid()) }.into())
     }
 
@@ -302,7 +302,7 @@ fn inside() {
     });
 }
 
-/// What becomes of it: its exit code, or the signal that ended it.
+/// Tries `what` in a process of its own: its exit code, or the signal that ended it.
 fn tried(what: &str, caged: bool) -> (Option<i32>, Option<i32>) {
     let mut command = Command::new(std::env::current_exe().expect("this program"));
     command.args(["--exact", "key_process::inside", "--ignored", "--nocapture"]).env(TRIED, what);
@@ -318,7 +318,7 @@ fn what_a_key_process_may_not_do_is_denied() {
     for (what, _) in FORBIDDEN {
         let without = tried(what, false);
         if without == (Some(DENIED), None) {
-            // As where Yama lets nobody trace.
+            // For example, Yama may forbid all tracing.
             let _: Option<()> = skip(&format!("this machine lets nobody {what}"));
             continue;
         }

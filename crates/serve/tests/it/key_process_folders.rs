@@ -36,7 +36,7 @@ impl Open {
         Ok(Self { tree, key_process: None, lost: Arc::default() })
     }
 
-    /// With its keys in another thread, which reads nothing but what is shared with it.
+    /// With its keys in another thread, which reads only the memory shared with it.
     fn elsewhere(lower: &Path, mount: &Mount<'_>, write: bool) -> Self {
         let (io_side, socket) = IoSide::new().expect("a channel");
         let memory = io_side.memory().try_clone_to_owned().expect("a descriptor");
@@ -158,7 +158,7 @@ fn a_folder_whose_keys_are_elsewhere_is_the_same_folder() {
         first.iter().for_each(|step| apply(&open.tree, step).unwrap_or_else(|e| panic!("{what}, {step:?}: {e}")));
         same(&after_first, &open.tree, &what);
         open.end();
-        // With the keys in this process, and elsewhere again: what one has made the other goes on with.
+        // With the keys in this process, and elsewhere again: what one has made the other continues with.
         let open = Open::here(lower, mount).expect("it opens");
         same(&after_first, &open.tree, &what);
         second.iter().for_each(|step| apply(&open.tree, step).unwrap_or_else(|e| panic!("{what}, {step:?}: {e}")));

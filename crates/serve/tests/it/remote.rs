@@ -1,4 +1,4 @@
-//! Stores that servers elsewhere have: what is written through them is there, whoever serves it, and whatever happens to connections.
+//! Remote stores: written data are stored with every server, even if connections break.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -178,7 +178,7 @@ fn what_is_written_is_there_whoever_serves_it() {
     }
 }
 
-/// What is asked for ahead is wasted on readers that take turns in different places: soon it is asked for no more.
+/// Reading ahead is wasted on readers that take turns at different offsets, so it soon stops.
 #[test]
 fn several_readers_cost_a_line_little_more_than_they_read() {
     let counted = Arc::new(CountedStore::new(MemoryStore::new(noise(48 * MIB, 3))));
@@ -192,7 +192,7 @@ fn several_readers_cost_a_line_little_more_than_they_read() {
     drop(store);
     let (asked, needed) = (counted.traffic().read, 36 * MIB as u64);
     assert!(asked < needed + (24 << 20), "{asked} bytes for {needed}");
-    // One that reads on and on has it again.
+    // A sequential reader gets reading ahead again.
     let store = open(serving.uri(), Access::ReadOnly, QUICK).expect("it opens");
     let before = counted.traffic().read;
     (0..16).for_each(|n| store.read_at(n * (MIB as u64 / 4), &mut read).expect("a read"));
@@ -288,7 +288,7 @@ impl Proxy {
                         random.below(most)
                     }
                 };
-                // One connection at a time: who comes meanwhile waits.
+                // One connection at a time: who comes in the meantime waits.
                 forward(client, server, limit);
                 between();
                 counted.fetch_add(1, Ordering::SeqCst);
@@ -329,7 +329,7 @@ fn what_a_server_forgets_when_its_connections_end_is_written_again() {
     let serving = Serving::store(Arc::<Forgetful>::clone(&forgetful));
     let crash = Arc::clone(&forgetful);
     let proxy = Proxy::start(dir.path(), &serving.address, 11, move || {
-        // What is under way on the old connection comes to its end.
+        // Requests in progress on the old connection end first.
         thread::sleep(Duration::from_millis(20));
         crash.crash();
     });
@@ -383,7 +383,7 @@ fn greet(client: &mut UnixStream, flags: u16) -> io::Result<()> {
     }
 }
 
-/// What follows a request of these bytes: a simple reply with `error`.
+/// The simple reply with `error` to this request.
 fn simple(request: &[u8; 28], error: u32) -> Vec<u8> {
     [&[0x67, 0x44, 0x66, 0x98][..], &error.to_be_bytes(), &request[8..16]].concat()
 }
@@ -489,7 +489,7 @@ fn drip(client: &mut UnixStream, pieces: impl IntoIterator<Item = Vec<u8>>) -> b
     })
 }
 
-/// Servers that always have something to say and never say all of it, by what they do it with.
+/// Servers that keep sending and never complete an answer, by the part of the protocol that they use.
 fn dripping(dir: &Path) -> Vec<(&'static str, String)> {
     let at = |name: &str| {
         let dir = dir.join(name);
@@ -590,7 +590,7 @@ fn a_flush_is_none_where_the_server_has_begun_anew_meanwhile() {
                     client.read_exact(&mut request)?;
                     let mut data = vec![0; u32::from_be_bytes(request[24..].try_into().expect("four")) as usize];
                     match (request[7], n) {
-                        // The first one is gone, and answers reads no more; to whatever else comes, that connection ends.
+                        // The first server is gone, and answers no reads. Any other request ends that connection.
                         (0, 0) => {}
                         (3, 0) => return Ok(()),
                         (0, _) => client.write_all(&[simple(&request, 0), data].concat())?,

@@ -77,7 +77,7 @@ fn who_has_nothing_to_do_sleeps() {
     nbd.stop();
 }
 
-/// What is resident once all is answered: threads that helped while the machine was busy have ended by then, and buffers are given back.
+/// Resident memory once all requests are answered, extra threads have ended, and buffers are returned.
 fn at_rest(clients: &mut [Client], server: &Apart, buffer: &mut [u8]) -> u64 {
     for client in clients {
         while client.in_flight() > 0 {

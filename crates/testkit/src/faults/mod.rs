@@ -290,7 +290,7 @@ impl<'a> Tracer<'a> {
         let whom = WaitOptions::from_bits_retain((libc::__WALL | libc::__WNOTHREAD).cast_unsigned());
         while let Ok(Some((pid, now))) = wait(whom) {
             if now.stopped() {
-                // A process killed meanwhile cannot continue. A child that first stops after the program has ended was
+                // A process killed in the meantime cannot continue. A child that first stops after the program has ended was
                 // unknown when the others were killed.
                 let _ = match status {
                     Some(_) if self.at_exit.is_none() => kill_process(pid, Signal::KILL).map_err(io::Error::from),

@@ -310,7 +310,7 @@ fn carry_out(folder: &mut Folder, operation: &Operation, random: &mut Random) ->
                 let not_empty = matches!(&removed, Err(e) if e.kind() == io::ErrorKind::DirectoryNotEmpty);
                 let again = not_empty && holds_removed(&at(path));
                 if again {
-                    // The file may disappear by itself meanwhile.
+                    // The file may disappear by itself in the meantime.
                     let _ = sweep(&at(path));
                 }
                 !again

@@ -251,7 +251,7 @@ fn seeks(ctx: &Ctx) -> Done {
     let mut all = Vec::new();
     while let Some(entry) = dir.read() {
         let entry = entry?;
-        // The position behind this entry, where the next one begins.
+        // The position after this entry, where the next one begins.
         all.push((entry.file_name().to_owned(), entry.offset()));
     }
     for i in [0, 1, 250, 100, 499, 7, all.len() - 2] {

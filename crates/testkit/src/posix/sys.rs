@@ -85,7 +85,7 @@ impl Mapped {
     /// The `len` bytes from `at`.
     pub fn read(&self, at: usize, len: usize) -> Vec<u8> {
         assert!(at + len <= self.len);
-        // SAFETY: within the mapping. Others may change these bytes meanwhile, hence no slice of them.
+        // SAFETY: within the mapping. Others may change these bytes in the meantime, hence no slice of them.
         (at..at + len).map(|i| unsafe { self.start.add(i).read_volatile() }).collect()
     }
 
@@ -100,7 +100,7 @@ impl Mapped {
 
     /// Waits until changes are in the file (MS_SYNC).
     pub fn sync(&self) -> Result<()> {
-        // SAFETY: exactly the mapping, which nobody unmaps meanwhile.
+        // SAFETY: exactly the mapping, which nobody unmaps in the meantime.
         unsafe { msync(self.start.as_ptr().cast(), self.len, rustix::mm::MsyncFlags::SYNC) }
     }
 }

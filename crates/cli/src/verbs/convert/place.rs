@@ -58,7 +58,7 @@ impl Destination {
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
                 let to = absolute(std::path::absolute(path))?;
                 if fs::symlink_metadata(&to).is_ok() {
-                    return Err(Error::misuse("a symbolic link to nothing").at(path));
+                    return Err(Error::misuse("a dangling symbolic link").at(path));
                 }
                 Ok(Self::file(to, state, None))
             }

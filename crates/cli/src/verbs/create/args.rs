@@ -56,7 +56,7 @@ pub struct Args {
     #[arg(long, value_name = "NAME")]
     pub format: Option<String>,
 
-    /// Create a volume that this program can open, too: LUKS2, or LUKS1 with --format
+    /// Create a volume that PROGRAM can open, too: LUKS2, or LUKS1 with --format
     #[arg(long = "for", value_name = "PROGRAM", conflicts_with_all = ["hidden", "header", "integrity", "home", "to_go"])]
     pub made_for: Option<Program>,
 

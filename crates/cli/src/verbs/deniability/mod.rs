@@ -28,7 +28,7 @@ use crate::terminal::{cancel, prompt};
 use finding::{Finding, View};
 use host::Host;
 
-/// What an audit looks at besides the volume.
+/// What an audit examines besides the volume.
 #[derive(clap::Args)]
 #[command(next_help_heading = "What an observer can tell", end_heading())]
 pub struct DeniabilityArgs {

@@ -49,7 +49,7 @@ pub fn one_copy(path: &Path, file: Option<&FileStore>, store: &dyn Store) -> Res
         file.forget_cached();
     }
     let holes = file.map(holes).transpose()?;
-    let noise = measured("Looking", store.len(), |done| Noise::of(store, done))?;
+    let noise = measured("Examining", store.len(), |done| Noise::of(store, done))?;
     let rest = [not_noise(&noise), frequencies(&noise), headers(store)?];
     Ok([shape(path, store.len(), &noise)].into_iter().chain(holes).chain(rest).collect())
 }

@@ -44,7 +44,7 @@ use crate::terminal::{advice, cancel, size};
 ///
 /// For an image of a virtual disk (qcow2, VMDK, VHDX …), it examines the disk in it, through qemu-nbd.
 ///
-/// For an encrypted folder, it shows the keys of its files, damaged and missing files, and if the password opens it.
+/// For an encrypted folder, it shows the keys of its files, damaged and missing files, and whether the password opens it.
 #[derive(clap::Args, Clone)]
 #[command(after_help = "Examples:
   claviger explain old.tc

@@ -116,7 +116,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     output::print(&restored, args.json)
 }
 
-/// Whether a step writes to where partition tables are: the boot sector, and the smallest GPT behind it.
+/// Whether a step writes to where partition tables are: the boot sector, and the smallest GPT after it.
 fn reaches_table(prepared: &Prepared) -> bool {
     prepared.hidden || prepared.edit.steps.iter().any(|step| step.at < 34 * 512)
 }

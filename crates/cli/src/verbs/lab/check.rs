@@ -20,27 +20,27 @@ use crate::terminal::{cancel, size};
 
 /// Check that facilities work here, without measuring them
 ///
-/// Each is made in a store of its own, opened, written, closed, opened again and read; its store is looked into for what
-/// was written, and a wrong passphrase is tried. Nothing of it is left. This is how to try a facility of your own: a
-/// TOML file in $XDG_CONFIG_HOME/claviger/peers or in the folder of --peers.
+/// Each facility is created in a new store, opened, written, closed, reopened and read. The check then looks for the
+/// plaintext in the store, and tries a wrong passphrase. Everything is removed afterwards. Use this to try a facility of
+/// your own: a TOML file in $XDG_CONFIG_HOME/claviger/peers or in the folder of --peers.
 #[derive(clap::Args)]
 #[command(
     after_help = "Examples:\n  claviger lab check\n  claviger lab check LUKS2 gocryptfs\n  claviger lab check --peers mine my-facility"
 )]
 pub struct Args {
-    /// Facilities; all that are there, if none is named
+    /// Facilities [default: all that are available]
     #[arg(value_name = "FACILITY")]
     facilities: Vec<String>,
 
-    /// Where stores are made
+    /// Folder for the stores
     #[arg(long, value_name = "FOLDER", default_value = MEMORY)]
     dir: PathBuf,
 
-    /// Make them on this block device instead: its contents are lost
+    /// Create the stores on this block device instead; its contents are lost
     #[arg(long, value_name = "DEVICE", conflicts_with = "dir", requires = "force")]
     device: Option<PathBuf>,
 
-    /// Take the device although its contents are lost
+    /// Use the device although its contents will be lost, after a confirmation
     #[arg(long, requires = "device")]
     force: bool,
 
@@ -52,7 +52,7 @@ pub struct Args {
     #[arg(long, value_name = "SIZE", value_parser = size::parse, default_value = "64M")]
     size: u64,
 
-    /// Facilities of your own: a folder of TOML files
+    /// Folder of TOML files with facilities of your own
     #[arg(long, value_name = "FOLDER")]
     peers: Option<PathBuf>,
 
@@ -176,17 +176,17 @@ impl Report for Checked {
             let files = if *files { "files" } else { "no files" };
             let refused = match refused_s {
                 Some(seconds) => format!("refuses a wrong passphrase in {seconds:.2} s"),
-                None => "refuses no passphrase".to_owned(),
+                None => "accepts any passphrase".to_owned(),
             };
             writeln!(
                 out,
-                "{facility}: works; {at_rest} at rest, made in {create_s:.2} s, opened in {open_s:.2} s, {refused}; {} in \
+                "{facility}: works; {at_rest} at rest, created in {create_s:.2} s, opened in {open_s:.2} s, {refused}; {} in \
                 {cache}, {files}, {processes}",
                 size::exact(*size)
             )?;
         }
         for Refused { facility, why } in left_out {
-            writeln!(out, "{facility}: not here. {why}")?;
+            writeln!(out, "{facility}: not available here. {why}")?;
         }
         for Refused { facility, why } in fails {
             writeln!(out, "{facility}: FAILS. {why}")?;

@@ -12,13 +12,13 @@ use crate::terminal::output::{self, Report};
 
 /// List what the lab can measure: facilities and workloads
 ///
-/// Says of each what it is, its version, and why it cannot be measured here, if that is so.
+/// Shows what each one is and its version. Lists those that cannot be measured here, with the reason.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   claviger lab list
   claviger lab list --json")]
 pub struct Args {
-    /// Facilities of your own: a folder of TOML files
+    /// Folder of TOML files with facilities of your own
     #[arg(long, value_name = "FOLDER")]
     peers: Option<PathBuf>,
     /// Print JSON
@@ -89,14 +89,14 @@ impl Report for List {
             self.workloads.iter().partition(|one| one.missing.is_none());
         let described = |one: &&One| (one.name.clone(), one.described());
         let sections = [
-            ("This program's formats. With nbd/ in front of its name, one is served over NBD", formats),
+            ("This program's formats. To serve one over NBD, put nbd/ in front of its name", formats),
             ("Other programs, and layers without encryption", others.iter().map(described).collect()),
             ("Workloads", workloads.iter().map(described).collect()),
             (
-                "Studies, which --study repeats",
+                "Studies that --study repeats",
                 self.studies.iter().map(|one| (one.name.clone(), one.described())).collect(),
             ),
-            ("Not here", refused(&absent).into_iter().chain(refused(&undoable)).collect()),
+            ("Not available here", refused(&absent).into_iter().chain(refused(&undoable)).collect()),
         ];
         let width = sections.iter().flat_map(|(_, lines)| lines).map(|(name, _)| name.len()).max().unwrap_or(0);
         for (heading, lines) in sections.iter().filter(|(_, lines)| !lines.is_empty()) {
@@ -108,7 +108,7 @@ impl Report for List {
         }
         writeln!(
             out,
-            "`claviger lab check FACILITY` tries one; `claviger lab run --facility NAME --workload NAME` measures."
+            "To try one: `claviger lab check FACILITY`. To measure: `claviger lab run --facility NAME --workload NAME`."
         )
     }
 }

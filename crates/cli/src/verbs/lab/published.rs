@@ -13,10 +13,10 @@ use crate::verbs::benchmark::print;
 /// Samples of each cipher for `--ciphers`.
 const REPEATS: usize = 5;
 
-/// Look through the figures of five published studies of what disk encryption costs
+/// Search the figures of five published studies on the cost of disk encryption
 ///
-/// The studies are by the BSI (2010), Zhan (2010), Ahlstedt and Karlsson (2013), Rantanen (2013) and of TresorSGX (2016). Values are
-/// as the documents print them, each with its table.
+/// The studies: BSI (2010), Zhan (2010), Ahlstedt and Karlsson (2013), Rantanen (2013), TresorSGX (2016). Values are as
+/// printed, each with its table.
 #[derive(clap::Args)]
 #[command(
     after_help = "Examples:\n  claviger lab published --study linux2013 --workload dbench\n  claviger lab published --losses \
@@ -38,10 +38,10 @@ pub struct Args {
     /// Only this table, section or appendix
     #[arg(long, value_name = "NUMBER")]
     table: Option<String>,
-    /// What was lost against the unencrypted figure of the same test, computed, instead of the figures
+    /// Show losses instead of figures: each figure against the unencrypted one of the same test
     #[arg(long)]
     losses: bool,
-    /// Measure the ciphers here, in a buffer of 5 MiB, and lay TrueCrypt's benchmark windows of the studies beside
+    /// Measure the ciphers here, in a buffer of 5 MiB, and compare them with the studies' TrueCrypt benchmark windows
     #[arg(long, conflicts_with_all = ["study", "facility", "workload", "platform", "table", "losses", "csv"])]
     ciphers: bool,
     /// Print JSON
@@ -70,7 +70,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     }
     let losses: Vec<&PublishedLoss> = published::losses().iter().filter(|loss| query.finds(&loss.figure)).collect();
     if losses.is_empty() {
-        return Err(Error::misuse("none of these figures has an unencrypted one of the same test beside it").into());
+        return Err(Error::misuse("none of these figures has an unencrypted counterpart in the same test").into());
     }
     print(args.json, args.csv, || json_list(&losses), || losses.text(), || csv(&losses))
 }

@@ -16,8 +16,9 @@ use crate::verbs::benchmark::print;
 
 /// Find the facility that fits
 ///
-/// Asks what to encrypt and what it should protect against, and recommends a facility with its reasons: a table of what each facility
-/// can do, and what this machine measured. Without a run, the ciphers are measured for a few seconds.
+/// Asks what to encrypt and what it should protect against, then recommends a facility and says why. The advice rests on
+/// a table of features, and on measurements of this machine. Without --run, only the ciphers are measured, for a few
+/// seconds.
 #[derive(clap::Args)]
 #[command(
     after_help = "Examples:\n  claviger lab recommend\n  claviger lab recommend --for external --share-with windows,macos --threat theft \
@@ -27,7 +28,7 @@ pub struct Args {
     /// What to encrypt
     #[arg(long = "for", value_name = "WHAT", value_parser = words(EncryptionPurpose::WORDS))]
     purpose: Option<EncryptionPurpose>,
-    /// Other systems that must read and write it; linux alone means none
+    /// Other systems that must read and write it; linux for none
     #[arg(long, value_name = "SYSTEMS", value_delimiter = ',', value_parser = words(Platform::WORDS))]
     share_with: Option<Vec<Platform>>,
     /// What it should protect against
@@ -36,7 +37,7 @@ pub struct Args {
     /// Whether you have root rights on this machine
     #[arg(long, value_name = "YES|NO", value_parser = words(ROOT))]
     root: Option<bool>,
-    /// A run of the lab, whose measured losses are then considered
+    /// Also consider the losses measured in this run of the lab
     #[arg(long, value_name = "RUN")]
     run: Option<PathBuf>,
     /// Print the table of features and known weaknesses
@@ -81,7 +82,7 @@ impl Args {
         };
         let purpose = one(self.purpose, "What do you want to encrypt?", "--for", EncryptionPurpose::WORDS)?;
         let threat = one(self.threat, "What should it protect against?", "--threat", Threat::WORDS)?;
-        let root = one(self.root, "Can you be root on this machine?", "--root", ROOT)?;
+        let root = one(self.root, "Do you have root rights on this machine?", "--root", ROOT)?;
         share_with.retain(|&platform| platform != Platform::Linux);
         share_with.dedup();
         Ok(RecommendAnswers { purpose, share_with, threat, root })
@@ -143,7 +144,7 @@ fn ask<T, A>(question: &str, option: &str, words: &[Word<T>], read: impl Fn(&str
         }
         text = "That is not one of the choices.\n".into();
     }
-    Err(Error::misuse(format!("no answer to: {question}")).hint(format!("The option {option} answers it.")).into())
+    Err(Error::misuse(format!("no answer to: {question}")).hint(format!("Answer it with {option}.")).into())
 }
 
 #[cfg(test)]

@@ -14,12 +14,13 @@ use crate::opening::new_file;
 use crate::terminal::exit::Silent;
 use crate::terminal::output;
 
-/// Show what a run of the lab found, or what changed from one run to another
+/// Show the results of a lab run, or compare several runs
 ///
-/// Medians, intervals, losses and verdicts are computed anew from the raw figures of the run, so that a run of an older version
-/// can be shown too. Of two runs, figure by figure, it is told what became faster or slower, corrected for the number of figures: speeds
-/// where both were made on one machine by one plan, otherwise only losses against the baselines. Of more, the losses of each machine
-/// are told side by side.
+/// Medians, intervals, losses and verdicts are always computed from the raw figures, so runs of older versions work, too.
+///
+/// For two runs, shows which figures became faster or slower, corrected for the number of figures. Speeds are compared if
+/// both runs have the same machine and plan, otherwise only losses against the baselines. For more runs, shows the losses
+/// of each machine side by side.
 #[derive(clap::Args)]
 #[command(
     after_help = "Examples:\n  claviger lab report claviger-lab-2026-11-22-0300\n  claviger lab report run.json --html \
@@ -28,25 +29,26 @@ use crate::terminal::output;
                         nas.json"
 )]
 pub struct Args {
-    /// The run: its folder, or its run.json or run.jsonl. Of two, the old one comes first. Three or more are told together
+    /// A run: its folder, run.json or run.jsonl. Of two runs, give the old one first
     #[arg(value_name = "RUN", required = true, num_args = 1..=MOST_RUNS)]
     runs: Vec<PathBuf>,
-    /// Lay the figures of published studies beside, where the same or something like it was measured; a page always does
+    /// Also show figures of published studies that measured the same or something similar. A page always shows them
     #[arg(long)]
     published: bool,
-    /// Of two runs, too: show what each facility loses in each run, as of three or more
+    /// Show two runs side by side, like three or more: what each facility loses in each run
     #[arg(long, conflicts_with_all = ["least", "fail_on_slower", "html", "published", "raw", "study", "markdown"])]
     together: bool,
-    /// Of two runs: the smallest change that is called one, in per cent [default: 3]
+    /// With two runs: the smallest change that is reported, in per cent [default: 3]
     #[arg(long, value_name = "PERCENT", value_parser = percent)]
     least: Option<f64>,
-    /// Of two runs: end with 1 if any figure became slower by this much or more, in per cent
+    /// With two runs: exit with 1 if any figure became slower by this much or more, in per cent
     #[arg(long, value_name = "PERCENT", value_parser = percent)]
     fail_on_slower: Option<f64>,
-    /// Write one self-contained page with charts to this new file; `-` is standard output. Of two runs, it is the new one's page
+    /// Write a self-contained page with charts to this new file; `-` is standard output. With two runs, it shows the new
+    /// one
     #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "csv"])]
     html: Option<PathBuf>,
-    /// Print the raw figures and what they show as JSON
+    /// Print the raw figures and the results as JSON
     #[arg(long)]
     json: bool,
     /// Print a line of comma-separated values for each figure
@@ -55,13 +57,13 @@ pub struct Args {
     /// With --csv, print a line for each sample
     #[arg(long, requires = "csv")]
     raw: bool,
-    /// With --csv, print a line for each cell of the tables of the study that the run repeats
+    /// With --csv, print a line for each table cell of the repeated study
     #[arg(long, requires = "csv", conflicts_with = "raw")]
     study: bool,
-    /// Refuse a run that other programs disturbed: they may use 5 % of one processor
+    /// Refuse a run that was disturbed: other programs may use up to 5 % of one processor
     #[arg(long)]
     undisturbed: bool,
-    /// Print the tables and conclusions of the study that the run repeats in Markdown
+    /// Print the tables and conclusions of the repeated study as Markdown
     #[arg(long, conflicts_with_all = ["json", "csv", "html", "published"])]
     markdown: bool,
 }
@@ -78,7 +80,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     }
 }
 
-/// Runs that are told together, at most: each is a column.
+/// The most runs that are shown side by side: each is a column.
 const MOST_RUNS: usize = 16;
 
 /// Parses a percentage into a fraction.
@@ -102,10 +104,10 @@ impl Args {
     /// Prints the results of one run.
     fn one(&self, run: &Run) -> anyhow::Result<()> {
         if self.together {
-            return Err(Error::misuse("--together is about several runs").into());
+            return Err(Error::misuse("--together needs several runs").into());
         }
         if self.least.is_some() || self.fail_on_slower.is_some() {
-            return Err(Error::misuse("--least and --fail-on-slower are about two runs").into());
+            return Err(Error::misuse("--least and --fail-on-slower need two runs").into());
         }
         let summary = Summary::of(run);
         let extras = self.published_beside(run, &summary);
@@ -128,7 +130,7 @@ impl Args {
     fn two(&self, old: &Run, new: &Run) -> anyhow::Result<()> {
         let options = [("--raw", self.raw), ("--study", self.study), ("--markdown", self.markdown)];
         if let Some((option, _)) = options.into_iter().find(|(_, given)| *given) {
-            return Err(Error::misuse(format!("{option} is about one run")).into());
+            return Err(Error::misuse(format!("{option} works only with one run")).into());
         }
         let changes = RunChanges::between(old, new, self.least.unwrap_or(changes::LEAST));
         self.tell(&match () {
@@ -160,11 +162,11 @@ impl Args {
             ("--markdown", self.markdown),
         ];
         if let Some((option, _)) = options.into_iter().find(|(_, given)| *given) {
-            return Err(Error::misuse(format!("{option} is about one run or two")).into());
+            return Err(Error::misuse(format!("{option} works only with one or two runs")).into());
         }
         let pooled = PooledRuns::of(runs);
         if pooled.figures.is_empty() {
-            let what = "no two of these runs have a loss of the same facility in the same workload";
+            let what = "no two of these runs measured the loss of the same facility in the same workload";
             return Err(Error::misuse(what).hint("Run the same plan on each machine.").into());
         }
         self.tell(&match () {

@@ -33,9 +33,9 @@ const PAGE: &str = "report.html";
 
 /// Measure facilities that encrypt storage, ours and others, against the same layers without encryption
 ///
-/// Makes each facility anew, does each workload on each of them in turns, again and again until the figures are steady, and
-/// writes down every figure. Says beforehand how long that takes. Ctrl-C ends it and takes down what was set up; --resume goes
-/// on. As root, the page cache is dropped before each pass.
+/// Creates each facility anew and runs each workload on all of them in turn, pass by pass, until the figures are steady.
+/// Every figure is recorded. The expected duration is announced first. Ctrl-C stops and removes everything that was set
+/// up; --resume continues. As root, the page cache is dropped before each pass.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   claviger lab run --quick
@@ -49,7 +49,7 @@ const PAGE: &str = "report.html";
   claviger lab run --resume claviger-lab-2026-11-22-030000
   claviger lab run --thorough --dry-run")]
 pub struct Args {
-    /// Small data sets and the ends of the ranges: minutes (the default)
+    /// Small data sets, and only the ends of each range: minutes (the default)
     #[arg(long, conflicts_with_all = ["standard", "thorough"])]
     quick: bool,
     /// More of everything, one facility of each kind: hours
@@ -58,23 +58,23 @@ pub struct Args {
     /// The sizes and ranges of the studies: days, if no facility or workload is named
     #[arg(long)]
     thorough: bool,
-    /// Measure the facilities and workloads of this preset, where none is named
+    /// Measure the facilities and workloads of this preset, unless others are named
     #[arg(long, value_enum, value_name = "PRESET")]
     preset: Option<Preset>,
-    /// Repeat this published study, whole: a name that `claviger lab list` shows, or a file of your own
+    /// Repeat this whole published study: a name from `claviger lab list`, or a file of your own
     #[arg(long, value_name = "NAME|FILE", conflicts_with = "preset")]
     study: Option<String>,
-    /// Measure this facility, or `all` (may be given again); its baseline comes by itself [default: LUKS2 and VeraCrypt of
-    /// --quick, otherwise our formats with their default ciphers and other programs that are installed]
+    /// Measure this facility, or `all`; its baseline is added automatically. May be repeated [default: with --quick LUKS2
+    /// and VeraCrypt, otherwise our formats with their default ciphers and the other programs that are installed]
     #[arg(long, value_name = "NAME")]
     facility: Vec<String>,
-    /// Do this workload, or `all` (may be given again) [default: those that are short enough for the level]
+    /// Run this workload, or `all`. May be repeated [default: those that are short enough for the level]
     #[arg(long, value_name = "NAME")]
     workload: Vec<String>,
-    /// Keep the encrypted data in this folder on a disk (again for another: everything is done on each) [default: in memory]
+    /// Keep the encrypted data in this folder on a disk. If repeated, everything is measured on each [default: in memory]
     #[arg(long, value_name = "FOLDER")]
     dir: Vec<PathBuf>,
-    /// Keep the encrypted data on this block device, whose contents are lost (again for another, also beside --dir)
+    /// Keep the encrypted data on this block device, whose contents are lost. May be repeated and combined with --dir
     #[arg(long, value_name = "DEVICE", group = "loses")]
     device: Vec<PathBuf>,
     /// Use the device although its contents will be lost, after a confirmation
@@ -83,25 +83,25 @@ pub struct Args {
     /// Do not ask for confirmation
     #[arg(long)]
     yes: bool,
-    /// Share of the size of the studies' data sets [default: 0.01, 0.05 or 1, by level, or what a study says]
+    /// Size of the data sets, as a share of the studies' [default: 0.01, 0.05 or 1, by level, or the study's own]
     #[arg(long, value_name = "SHARE")]
     scale: Option<f64>,
     /// Size of each volume [default: what the workloads need]
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     size: Option<u64>,
-    /// Passes of everything at least, and at most [default: 5:7, 5:10 or 5:25, by level, or what a study says]
+    /// Minimum and maximum number of passes [default: 5:7, 5:10 or 5:25, by level, or the study's own]
     #[arg(long, value_name = "MIN[:MAX]", value_parser = repeats)]
     repeats: Option<(usize, Option<usize>)>,
-    /// A figure is steady where its relative standard deviation is at most this [default: 3]
+    /// A figure is steady if its relative standard deviation is at most this, in per cent [default: 3]
     #[arg(long, value_name = "PERCENT")]
     steady: Option<f64>,
-    /// Use only this many processors, as studies did that switched cores off [default: all]
+    /// Use only this many processors, like the studies that switched cores off [default: all]
     #[arg(long, value_name = "NUMBER")]
     processors: Option<usize>,
-    /// Where the random order and the data come from [default: the clock]
+    /// Seed of the random order and of the data [default: from the clock]
     #[arg(long, value_name = "NUMBER")]
     seed: Option<u64>,
-    /// The folder for the figures and reports, which is made [default: claviger-lab-DATE-TIME]
+    /// New folder for the figures and reports [default: claviger-lab-DATE-TIME]
     #[arg(long, value_name = "FOLDER")]
     out: Option<PathBuf>,
     /// Resume the run in this folder
@@ -110,13 +110,13 @@ pub struct Args {
         "out", "dry_run",
     ])]
     resume: Option<PathBuf>,
-    /// Facilities of your own: a folder of TOML files
+    /// Folder of TOML files with facilities of your own
     #[arg(long, value_name = "FOLDER")]
     peers: Option<PathBuf>,
     /// Show what would be measured and how long it would take, but measure nothing
     #[arg(long)]
     dry_run: bool,
-    /// Print the run and what it shows as JSON
+    /// Print the run and its results as JSON
     #[arg(long)]
     json: bool,
     /// Print comma-separated values, a line for each figure
@@ -128,9 +128,9 @@ pub struct Args {
 enum Preset {
     /// Reads and writes by block size, as the BSI measured TrueCrypt: its ciphers over NBD, and as root the kernel's dm-crypt
     Sweep,
-    /// What encrypts file by file, ours and others, with the studies' workloads on files, small files and small requests
+    /// Facilities that encrypt file by file, ours and others, with workloads on files and small requests
     Files,
-    /// Volumes behind a line of 1 ms and 10 Gbit/s and one of 5 ms and 1 Gbit/s, each beside an unencrypted one behind the same line
+    /// Volumes over a line of 1 ms and 10 Gbit/s and one of 5 ms and 1 Gbit/s, against unencrypted ones over the same line
     Network,
 }
 
@@ -176,15 +176,15 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     complete(&state.run)
 }
 
-/// Fails if something that was asked for has no figure because it failed.
+/// Fails if something requested was not measured completely because it failed.
 fn complete(run: &Run) -> anyhow::Result<()> {
     let missing: Vec<String> =
         run.missing().iter().map(|(facility, workload)| format!("{facility} with {workload}")).collect();
     if missing.is_empty() {
         return Ok(());
     }
-    let what = format!("not measured, because it failed again and again: {}", missing.join(", "));
-    Err(Error::from(io::Error::other(what)).hint("The report says why. What was measured is in it.").into())
+    let what = format!("not measured completely because of failures: {}", missing.join(", "));
+    Err(Error::from(io::Error::other(what)).hint("The report has the reasons, and all other figures.").into())
 }
 
 impl Args {
@@ -298,7 +298,7 @@ fn tell_plan(prepared: &PreparedRun, resumed: Option<&RunState>) {
             lines.push(match plan.min_repeats == plan.max_repeats {
                 true => format!("this takes about {least}"),
                 false => format!(
-                    "this takes about {least} if all figures are steady after {} passes, and {most} if none is after {}",
+                    "this takes about {least} if all figures are steady after {} passes, and {most} if none is steady after {}",
                     plan.min_repeats, plan.max_repeats
                 ),
             });
@@ -328,13 +328,12 @@ fn carry_out(
     let measured = measure::measure(prepared, journal, state, &hands);
     progress.clear();
     for failure in &state.run.failures[failures..] {
-        let doing = failure.workload.as_deref().unwrap_or("being made or opened");
+        let doing = failure.workload.as_deref().unwrap_or("setup");
         warn(&format!("{} failed in {doing}: {}", failure.facility, failure.error));
     }
     measured.map_err(|e| match e.kind {
         ErrorKind::Cancelled => {
-            let hint =
-                format!("The measurements are kept, and everything set up was taken down. `{resume}` continues.");
+            let hint = format!("The measurements are kept, and everything set up was removed. To continue: `{resume}`");
             e.hint(hint)
         }
         _ => e,

@@ -22,7 +22,7 @@ fn plaintext(password: &str, volume: &Path) -> Vec<u8> {
     run_with(password.as_bytes(), ["cat", "--password-file", "-", &volume]).succeeds().out
 }
 
-/// What was kept: offset and size.
+/// The parts that were kept: offset and size.
 fn kept(created: &Value) -> Vec<(u64, u64)> {
     let number = |part: &Value, name: &str| part[name].as_u64().expect("a number");
     created["kept"].as_array().expect("a list").iter().map(|p| (number(p, "offset"), number(p, "size"))).collect()
@@ -49,7 +49,7 @@ fn a_recovery_password_is_printed_once_or_written_for_its_owner_alone() {
     assert_eq!(done.json()["recovery_password_file"], Value::from(named.clone()));
     assert_eq!(plaintext(password.trim(), &other).len(), 1 << 20);
 
-    // Never overwritten, and nothing is left where the volume is not made.
+    // A file is never overwritten, and none is left where the volume is not created.
     create(&["--size", "1M", "--recovery-password-file", &named], &dir.path().join("third")).fails(1, &["overwritten"]);
     assert_eq!(fs::read_to_string(&file).expect("it is there"), password);
     let new = dir.path().join("new").display().to_string();
@@ -100,7 +100,7 @@ fn other_formats_take_none_of_it() {
     run(args).fails(1, &["BitLocker takes no hash"]);
 }
 
-/// Makes a volume with a file system, and gives its plaintext as a file and what was kept.
+/// Creates a volume with a file system. Returns its plaintext as a file, and the kept parts.
 fn with_filesystem(kind: &str, more: &[&str], dir: &Path) -> (tempfile::NamedTempFile, Vec<(u64, u64)>) {
     let volume = dir.join(kind);
     let options = [&["--no-recovery-password", "--json", "--filesystem", kind], more].concat();
@@ -121,7 +121,7 @@ fn output(program: &str, args: &[&str], image: &Path) -> Option<String> {
     Some(text)
 }
 
-/// Writes a file system that was filled back through the volume, which refuses whatever is not its own, and reads it again.
+/// Writes a filled file system back through the volume, which refuses writes to its own metadata, and reads it again.
 fn comes_back(filled: &Path, volume: &Path) {
     if tools::program("nbdcopy").is_none() {
         return;

@@ -42,7 +42,7 @@ impl Fixture {
         beks(self.written.folder()).remove(0).to_str().expect("text").to_owned()
     }
 
-    /// Whether the volume opens with what is in a file, and what is in it then.
+    /// Whether the volume opens with the credential in a file, and its plaintext.
     fn opens(&self, file: &str) -> bool {
         let read = run(["cat", "--password-file", file, self.path()]);
         assert!(read.code != 0 || read.out == self.made.plaintext, "other data");

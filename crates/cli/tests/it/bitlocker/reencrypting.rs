@@ -112,7 +112,7 @@ fn a_file_system_becomes_a_volume_and_again_a_file_system() {
     }
 }
 
-/// A small FAT file system with room behind it.
+/// A small FAT file system with room after it.
 fn file_system(folder: &Folder, name: &str) -> Option<(String, Vec<u8>)> {
     let mkfs = tools::program("mkfs.fat")?;
     let path = folder.str(name);
@@ -168,7 +168,7 @@ fn a_recovery_password_can_be_left_out() {
     assert!(run(["cat", "--password-file", &folder.password, &path]).succeeds().out.starts_with(&plain));
 }
 
-/// An NTFS whose hiberfil.sys has these bytes, in a file with room behind it.
+/// An NTFS whose hiberfil.sys has these bytes, in a file with room after it.
 fn with_hiberfil(folder: &Folder, name: &str, bytes: &[u8]) -> Option<String> {
     let (mkfs, cp) = (tools::program("mkfs.ntfs")?, tools::program("ntfscp")?);
     let (path, file) = (folder.str(name), folder.str("hiberfil"));

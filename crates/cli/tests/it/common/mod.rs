@@ -28,7 +28,7 @@ fn bounded() -> Command {
     command
 }
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Debug)]
 pub struct Done {
     pub code: i32,
@@ -197,7 +197,7 @@ impl Drop for Served {
     }
 }
 
-/// One command of qemu-io on what is served: whether it succeeded, and what it said.
+/// Runs one command of qemu-io on the served disk: whether it succeeded, and its output.
 pub fn qemu_io(uri: &str, command: &str) -> Option<(bool, String)> {
     let qemu_io = tools::program("qemu-io")?;
     let how = if command.starts_with("read") { "-r" } else { "-n" };

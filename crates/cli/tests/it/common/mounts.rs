@@ -55,7 +55,7 @@ impl MountSpace {
         self.deadline = Some(sender);
     }
 
-    /// For what is meant to take long, and has a watchdog of its own.
+    /// For commands that take long and have a watchdog of their own.
     pub fn without_a_deadline(mut self) -> Self {
         self.deadline = None;
         self
@@ -121,7 +121,7 @@ impl MountSpace {
         path.display().to_string()
     }
 
-    /// Mounts the volume. Its format and hash are hinted at: finding them is not what is tested.
+    /// Mounts the volume, with hints for its format and hash, because no test here needs a search.
     pub fn mount(&self, volume: &str, dir: &str, more: &[&str]) -> Done {
         let args = ["mount", "--json", "--format", "TrueCrypt", "--hash", "SHA-512", "--password-file"];
         self.run(args.iter().chain([&&*self.folder.password, &volume, &dir]).chain(more))

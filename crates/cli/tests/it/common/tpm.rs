@@ -19,7 +19,7 @@ impl Tpm {
         let program = tools::program("swtpm")?;
         tools::program("tpm2_pcrextend")?;
         let state = tempfile::tempdir().expect("a temporary folder");
-        // The port behind it is for control: both were free a moment ago, and another test may have taken one since.
+        // The port after it is for control: both were free a moment ago, and another test may have taken one since.
         for _ in 0..20 {
             let port = free_port();
             let tcp = |port| format!("type=tcp,bindaddr=127.0.0.1,port={port}");
@@ -43,7 +43,7 @@ impl Tpm {
         panic!("swtpm finds no port");
     }
 
-    /// What options call it.
+    /// Its name for options.
     pub fn device(&self) -> String {
         format!("swtpm:host=127.0.0.1,port={}", self.port)
     }

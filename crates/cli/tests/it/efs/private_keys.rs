@@ -126,7 +126,7 @@ fn encrypted_files_open_with_private_keys_from_everywhere() {
     fs::write(disk.folder.path("hash"), &digest[..32]).expect("a file");
     disk.opens(&["--windows-profile", ":/Users/me", "--windows-hash-file", &disk.str("hash")]);
 
-    // Whole folders, with what is in clear.
+    // Whole folders, with their unencrypted files.
     let out = disk.str("out");
     run(["cp", "-r", "--certificate", &pem, &disk.image, ":/Users/me/Documents", &out]).succeeds();
     assert!(fs::read(disk.folder.path("out/secret.docx")).expect("copied") == disk.plain);

@@ -63,7 +63,7 @@ impl Disk {
         self.place.run([&["efs", verb, &self.image], args].concat())
     }
 
-    /// What our own reader gives to somebody.
+    /// Reads a file with this program, with the key of `of`.
     fn read(&self, of: &Identity, path: &str) -> Done {
         self.place.run(["cat", &self.image, "--file", path, "--certificate", &pem(of)])
     }
@@ -111,7 +111,7 @@ fn files_are_encrypted_shared_changed_and_decrypted() {
     let keys = done["files"][0]["keys"].as_array().expect("two").clone();
     assert!(keys[0].as_str().expect("text").contains(&thumbprint(&disk.me)));
     assert!(keys[1].as_str().expect("text").starts_with("recovery agent"));
-    // What cannot be encrypted is left out, and the end says so.
+    // Files that cannot be encrypted are left out, and the exit code says so.
     let done = disk.efs("encrypt", &["-r", docs, "--for", &mine, "--file-cipher", "3DES"]);
     let done = done.fails(5, &[]);
     assert!(done.text().contains("left out: /Users/me/Docs/downloaded") && done.text().contains("Zone.Identifier"));
@@ -216,7 +216,7 @@ fn a_user_encrypts_in_a_volume_where_the_administrator_lets_users_share() {
     let password = ["--password-file", &place.folder.password];
     let create = ["create", "--format", "TrueCrypt", "--quick", "--hash", "SHA-512", "--size", "41M", &volume];
     place.run(create.iter().chain(&password)).succeeds();
-    // Whoever runs it owns it all.
+    // The user who runs it owns everything.
     let mut copy = place.command("sh");
     copy.args(["-ec", &format!("{} mount --filesystem none {volume} {} --password-file {}; dd if={} of={}/volume conv=notrunc status=none; {0} unmount {volume}",
         env!("CARGO_BIN_EXE_claviger"), place.dir("plaintext"), place.folder.password, disk.image, place.folder.str("plaintext"))]);

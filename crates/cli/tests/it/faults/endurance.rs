@@ -1,5 +1,5 @@
-//! What lasts: the same things again and again, clients without manners, processes that stand still for a while, a clock that jumps,
-//! and databases whose processes are killed. A little of each here; `make torture` has it for as long as `ENDURE` says, in seconds.
+//! Endurance: the same operations many times, misbehaving clients, processes that are stopped for a while, a clock that jumps, and
+//! databases whose processes are killed. The tests do a little of each; `make torture` continues for `ENDURE` seconds.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -73,7 +73,7 @@ fn torture_endurance() {
 /// Volumes that open quickly.
 const OPENED: [&str; 3] = ["LUKS2", "TrueCrypt", "BitLocker"];
 
-/// What a process has, when nothing goes on in it.
+/// The resources of a process that is idle.
 #[derive(Debug, PartialEq, Eq)]
 struct Held {
     descriptors: usize,
@@ -125,8 +125,8 @@ fn opened_and_closed(lasts: Lasts) -> u64 {
         Lasts::Rounds(rounds) => command.env("ENDURE_ROUNDS", rounds.to_string()),
         Lasts::Until(end) => command.env("ENDURE", end.saturating_duration_since(Instant::now()).as_secs().to_string()),
     };
-    // What the allocator keeps of threads and of buffers comes and goes by many MiB, and would hide what is never freed: one arena, and
-    // buffers that are given back at once.
+    // Memory that the allocator keeps for threads and buffers varies by many MiB, and would hide a leak. So there is one arena, and
+    // buffers are returned to the system at once.
     command.env("MALLOC_ARENA_MAX", "1").env("MALLOC_MMAP_THRESHOLD_", "65536");
     let done = done(command.env("RUST_TEST_THREADS", "1").output().expect("this program starts")).succeeds();
     let text = done.text();
@@ -147,7 +147,7 @@ fn opener() {
     let Some(folder) = env::var_os("ENDURE_FOLDER").map(std::path::PathBuf::from) else { return };
     let number = |name: &str| env::var(name).ok().map(|text| text.parse::<u64>().expect("a number"));
     let lasts = number("ENDURE_ROUNDS").map_or_else(|| Lasts::seconds(number("ENDURE").unwrap_or(10)), Lasts::Rounds);
-    // What is kept for later is kept by then: pools of threads, tables, buffers of the allocator.
+    // By then, everything that is kept for reuse exists: pools of threads, tables, buffers of the allocator.
     let first = match lasts {
         Lasts::Rounds(rounds) => rounds / 3,
         Lasts::Until(_) => 1000,
@@ -167,11 +167,11 @@ fn opener() {
     let (now, at_end) = (at_rest(&folder, Some(&held)), memory("self", "RssAnon:"));
     println!("{resident} bytes after {first} rounds, {held:?}\n{at_end} bytes in the end, after {round} rounds");
     assert_eq!(now, held);
-    // What the allocator keeps of what threads had goes up and down; 24 bytes kept of each of 10^5 rounds would be more.
+    // The allocator's reserves vary by less than this. A leak of 24 bytes in each of 10^5 rounds would be more.
     assert!(at_end <= resident + (2 << 20), "{resident} bytes after {first} rounds, {at_end} after {round}");
 }
 
-/// What is held once threads that have nothing to do have ended, or as soon as it is as `expected`.
+/// The resources held once idle threads have ended, or as soon as they are as `expected`.
 fn at_rest(folder: &Path, expected: Option<&Held>) -> Held {
     let begun = Instant::now();
     loop {
@@ -288,7 +288,7 @@ fn clients_without_manners(lasts: Lasts) {
                 all_there.wait();
                 let mut random = Random::new(1000 + number as u64);
                 while !over.load(Ordering::Relaxed) {
-                    // Those of before may count among the 64 for a moment.
+                    // Earlier connections may count among the 64 for a moment.
                     let _ = misbehaves(socket, &mut random, matches!(lasts, Lasts::Until(_)));
                     bad.fetch_add(1, Ordering::Relaxed);
                 }
@@ -322,7 +322,7 @@ fn clients_without_manners(lasts: Lasts) {
     assert!(stored[..CLIENTS * REGION] == models.concat());
 }
 
-/// The most that a server takes for 64 connections: 4 MiB for each, whatever is asked for.
+/// A server takes at most 4 MiB for each of 64 connections, no matter what they request.
 const MOST: u64 = 256 << 20;
 
 /// One connection that breaks off somewhere. It writes to nobody's place.
@@ -356,7 +356,7 @@ fn misbehaves(socket: &Path, random: &mut Random, patiently: bool) -> std::io::R
     stream.read_exact(&mut [0; 18])?;
     stream.write_all(&[0, 0, 0, 3])?;
     if kind == 1 {
-        // An option that never comes to its end.
+        // An option that is never complete.
         stream.write_all(&option(7, u32::MAX, b"x"))?;
         thread::sleep(Duration::from_millis(if patiently { 12_000 } else { 100 }));
         return Ok(());
@@ -376,7 +376,7 @@ fn misbehaves(socket: &Path, random: &mut Random, patiently: bool) -> std::io::R
         // A large write, of which a part comes.
         5 => stream.write_all(&[request(0, 1, free, 2 << 20), noise(random)].concat()),
         6 => stream.write_all(&[request(0, 1, free, u32::MAX), noise(random)].concat()),
-        // Much is asked for, and nothing read.
+        // Many requests, and no reply is read.
         7 => {
             let many: Vec<u8> = (0..64).flat_map(|_| request(0, 0, 0, free as u32)).collect();
             stream.write_all(&many)?;
@@ -522,8 +522,8 @@ fn who_stands_still_for_a_while_goes_on() {
 
 // A clock that jumps.
 
-/// What waits, waits by a clock that nobody sets: a mount neither ends nor hangs when the time of day jumps by years, and one that is
-/// idle ends all the same. Times that are kept are those of the clock, and a size is never remembered for what has changed.
+/// Waiting uses a clock that nobody sets: a mount neither ends nor hangs when the time of day jumps by years, and an idle one still
+/// ends. Files get their times from the time of day, and a remembered size is never used for a file that has changed.
 #[test]
 fn a_clock_that_jumps_changes_nothing_but_times() {
     let folder = Folder::new();
@@ -625,7 +625,7 @@ while True:
     print(id, flush=True)
 "#;
 
-/// What is in the database is sound, whole, and goes as far as the number given.
+/// Checks that the database is consistent, complete, and has all rows up to the given number.
 const LOOKS: &str = r#"
 import hashlib, sqlite3, sys
 db = sqlite3.connect(sys.argv[1])
@@ -641,7 +641,7 @@ assert ids == list(range(max(1, last - 499), last + 1)), ids
 print(last)
 "#;
 
-/// A process commits, and is killed, or who serves its folder is. All that was reported as committed is there.
+/// A process commits, and it or the server of its folder is killed. Everything reported as committed survives.
 fn databases(database: &Database, lasts: Lasts, seed: u64) {
     let Some(place) = (database.place)().map(MountSpace::without_a_deadline) else { return };
     // Debian's, which every user may run.

@@ -18,14 +18,14 @@ use claviger_testkit::{random::Random, tools};
 /// own; `pw` and `new` hold passwords there.
 pub struct Scenario {
     pub name: &'static str,
-    /// Makes what is there before.
+    /// Prepares the files.
     before: &'static [&'static str],
     pub verb: &'static str,
-    /// How to go on or to begin anew, in turn until one succeeds; `rm NAME; ` first removes a file.
+    /// How to continue or start over, in turn until one succeeds; `rm NAME; ` first removes a file.
     again: &'static [&'static str],
-    /// What gives the data before, and what gives them after. In between all of one or all of the other do.
+    /// Commands that print the data before the verb. At every moment all of these succeed, or all of `new`.
     old: &'static [&'static str],
-    /// What gives them as well where neither does, if there is such.
+    /// Commands that print them at moments when neither do, if there are such moments.
     between: &'static [&'static str],
     new: &'static [&'static str],
 }
@@ -449,7 +449,7 @@ fn in_memory() -> tempfile::TempDir {
     tempfile::Builder::new().prefix("faults").tempdir_in(place).expect("a folder")
 }
 
-/// What a scenario begins with, and what it comes to when nothing happens.
+/// The folder that a scenario begins with, and its result without a fault.
 pub struct Stage {
     pub scenario: &'static Scenario,
     pub folder: tempfile::TempDir,
@@ -460,7 +460,7 @@ pub struct Stage {
     calls: faults::Ended,
 }
 
-/// What a command prints, but for what is random in it and behind.
+/// What a command prints, up to the first random byte.
 struct Data {
     len: usize,
     known: Vec<u8>,
@@ -580,7 +580,7 @@ impl Stage {
         self.all(at, self.scenario.new, &self.new)
     }
 
-    /// Whether all of one state is there.
+    /// Whether one state is complete.
     pub fn is_whole(&self, at: &Path) -> Result<(), String> {
         let neither = |old| {
             let lost = |new, between| format!("lost: neither {old} nor {new} nor {between}");
@@ -589,11 +589,11 @@ impl Stage {
         self.is_old(at).or_else(neither)
     }
 
-    /// Whether the verb comes to its end when it is given again.
+    /// Whether the verb completes when it is repeated.
     pub fn ends_when_given_again(&self, at: &Path) -> Result<(), String> {
         let mut said = String::new();
         for line in [&[self.scenario.verb], self.scenario.again].concat() {
-            // Nobody removes the header of what has been encrypted.
+            // Nobody removes the header of data that are already encrypted.
             if line.starts_with("rm ") && self.is_new(at).is_ok() {
                 break;
             }
@@ -605,7 +605,7 @@ impl Stage {
         self.is_new(at).map_err(|e| format!("given again: {e}; {said}"))
     }
 
-    /// Lets it meet a fault. Whether there were so many calls, or what is wrong.
+    /// Injects a fault. Returns whether there were enough calls for it, or what is wrong.
     fn meets(&self, fault: Fault, nth: u64) -> Result<bool, String> {
         let copy = self.copy();
         let at = copy.path();
@@ -620,7 +620,7 @@ impl Stage {
         };
         if ended.status.success() {
             self.is_new(at).map_err(|e| wrong("a success that is none", e))?;
-            // What may not last is told, if it is not done again.
+            // The user is warned of a change that may not be durable, unless it is made again.
             let told = fault.harmless()
                 || ended.err.contains("warning")
                 || ended.after.contains(&call)

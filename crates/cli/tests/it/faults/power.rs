@@ -1,5 +1,5 @@
 //! Power loss below a mounted volume, and below the file system that volumes lie on: a real kernel writes the log of its disk
-//! (dm-log-writes in user-mode Linux), and the disk is looked at as it may be after any request. What a program was told to be on the
+//! (dm-log-writes in user-mode Linux), and the disk is examined as it may be after any request. What a program was told to be on the
 //! disk is there, and what is changed is old or new.
 
 use std::fs;
@@ -44,7 +44,7 @@ impl Disk {
         Some(Self { folder, before, log })
     }
 
-    /// Lets power fail after `cut` requests. `disk` is then what is left, and this is what was promised.
+    /// Lets power fail after `cut` requests. `disk` then has the state left, and the result is what had to be durable.
     fn fail(&self, cut: usize, random: &mut Random) -> Vec<&str> {
         let mut disk = self.before.clone();
         self.log.replay(&mut disk, cut, random);
@@ -60,7 +60,7 @@ impl Disk {
     }
 }
 
-/// What is in an ext4 whose disk has lost power, as its own programs see it.
+/// Extracts the files of an ext4 whose disk has lost power, with its own programs.
 fn files_in(image: &Path, out: &Path) {
     let checked = Command::new("e2fsck").args(["-f", "-y"]).arg(image).output().expect("it starts");
     // 1: what a journal leaves to do is done.
@@ -72,7 +72,7 @@ fn files_in(image: &Path, out: &Path) {
     tools::run(Command::new("debugfs").arg("-R").arg(format!("rdump / {}", out.display())).arg(image));
 }
 
-/// What a conversion wrote down names its source by the path that it had in the kernel.
+/// Replaces the paths of the virtual machine in the states of conversions, so that they name their sources here.
 fn move_states(out: &Path) {
     let states = fs::read_dir(out).expect("a folder").map(|entry| entry.expect("an entry").path());
     for state in states.filter(|path| path.to_string_lossy().ends_with(".part.json")) {
@@ -85,7 +85,8 @@ fn bytes_of(number: usize) -> Vec<u8> {
     Random::new(number as u64).bytes(1 + number * 7919 % 50_000)
 }
 
-/// A mounted volume on the disk with an ext4 in it, and a program that writes files and syncs them: each is there. How often power failed.
+/// A mounted volume on the disk with an ext4 in it, and a program that writes and syncs files: each synced file survives. Returns
+/// how often power failed.
 fn below_a_mount(create: &[&str], open: &[&str], files: usize, anywhere: usize) -> Option<usize> {
     let folder = Folder::new();
     let volume = folder.str("disk");
@@ -208,7 +209,7 @@ fn below_a_verb(stage: &Stage, most: usize) -> Option<usize> {
 fn on_a_disk_that_takes_no_writes(stage: &Stage) -> Option<()> {
     let folder = disk_of(stage)?;
     let (name, verb) = (stage.scenario.name, stage.scenario.verb);
-    // What is a log in the other script is a name for the disk here.
+    // The script's name for the log is the disk's name here.
     let (disk, spare, out) = (folder.path("disk"), folder.path("spare"), folder.path("out"));
     sparse_file(&spare, 64 << 20);
     let script = script(&folder)

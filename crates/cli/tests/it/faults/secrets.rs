@@ -1,5 +1,5 @@
-//! What is in the memory of the program while a volume is open: no password; its keys in locked memory alone, and in no register while
-//! nothing is asked.
+//! The memory of the program while a volume is open has no password, and keys are in locked memory alone. While there is no request, no
+//! register holds a key.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -21,7 +21,7 @@ use claviger_testkit::processes::{Memory, Needle, Registers, found};
 use claviger_testkit::reference::aes::Aes;
 use claviger_testkit::tools;
 
-/// Ciphers whose volumes are looked at: each has key schedules of its own.
+/// Ciphers whose volumes are examined: each has key schedules of its own.
 const SINGLE: &[&str] = &["AES", "Serpent", "Twofish"];
 
 /// The password, the header key and the master keys of a volume of one cipher, made with SHA-512 and [`PASSWORD`]: its
@@ -219,8 +219,8 @@ fn an_open_volume_keeps_no_password() {
     }
 }
 
-/// Checks that nothing secret is in ordinary memory, round keys included, and nothing in locked memory that is not called `allowed`.
-/// Where the `key` itself is kept, that is seen: AES has it as the first part of its schedule.
+/// Checks that ordinary memory has no secret, not even round keys, and that locked memory has only those named in `allowed`.
+/// This finds the `key` wherever it is kept, too, because AES has it as the first part of its schedule.
 #[track_caller]
 fn only_locked(what: &str, pid: u32, needles: &[Needle], allowed: &str, key: bool) {
     let memory = Memory::of(pid);

@@ -1,5 +1,5 @@
-//! What verbs leave in memory: every verb that handles a secret, on every format, however it ends. Each process that it came to, helpers
-//! and servers in the background too, is stopped at its very end, and neither passwords nor keys are in it.
+//! No secret stays in memory: every verb that handles one is run on every format, with every kind of end. Each of its processes, helpers
+//! and servers in the background too, is stopped just before it ends, and searched for passwords and keys.
 
 use std::fs;
 use std::path::Path;
@@ -39,7 +39,7 @@ enum End {
 /// A verb at work on a format.
 struct Case {
     format: &'static str,
-    /// What is there before, in a folder of its own: see [`WORDS`].
+    /// The files to begin with, in a folder of their own: see [`WORDS`].
     before: &'static str,
     /// Looked at. A script, if there is a semicolon.
     verb: &'static str,
@@ -411,7 +411,7 @@ impl Stage {
         (faults::to_the_last(&mut self.shell(at, &verb), at, strike, interrupt, &mut look), images)
     }
 
-    /// Goes through each end. How many processes were looked at, and what is wrong.
+    /// Tests each kind of end. Returns how many processes were examined, and what is wrong.
     fn goes(&self) -> (usize, Vec<String>) {
         let (mut looked, mut calls, mut wrong) = (0, 0, Vec::new());
         for &end in self.case.ends {
@@ -454,7 +454,7 @@ impl Stage {
         (looked, wrong)
     }
 
-    /// What is secret in a folder, as far as it can be known.
+    /// All secrets in a folder that can be computed.
     fn secrets(&self, at: &Path) -> Vec<Needle> {
         let mut all = Vec::new();
         for (name, password) in [("password", PASSWORD), ("new password", NEW), ("wrong password", WRONG)] {
@@ -468,7 +468,7 @@ impl Stage {
         for volume in ["v", "w", "h"].map(|name| at.join(name)) {
             let store = fs::read(&volume).unwrap_or_default();
             let of_volume = |password| match (store.get(..4), self.case.format) {
-                // What takes too long here, too.
+                // Computing these would take too long.
                 (None, _) => Vec::new(),
                 _ if self.case.before.starts_with("slow") => Vec::new(),
                 (Some(b"LUKS"), _) => luks_secrets(&store, password),
@@ -483,7 +483,7 @@ impl Stage {
         for file in ["kf", "vk", "key", "keys", "fvek", "vmk"] {
             all.extend(pieces(file, &fs::read(at.join(file)).unwrap_or_default()));
         }
-        // Without what stands between the numbers.
+        // Without the text between the numbers.
         for file in ["recovery", "recovery2"] {
             let text = fs::read(at.join(file)).unwrap_or_default();
             all.extend((text.len() > 40).then(|| (file.to_owned(), text[..40].to_vec())));

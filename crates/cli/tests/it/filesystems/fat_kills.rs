@@ -1,6 +1,6 @@
 //! The process that serves a FAT or exFAT mount is killed at random moments. No fsck repairs anything in between: the next mount shows
 //! what a kill has left. No two names share clusters, nothing that was synced is lost, and a change of one file changes no other.
-//! A few kills here; `make torture` goes on for as long as `ENDURE` says, in seconds. `CLAVIGER_SEED` repeats a run, as far as moments
+//! A few kills here; `make torture` continues for as long as `ENDURE` says, in seconds. `CLAVIGER_SEED` repeats a run, as far as moments
 //! can be repeated.
 
 use std::collections::BTreeMap;
@@ -115,7 +115,7 @@ fn killed_again_and_again(kind: &Kind, place: MountSpace, seed: u64, goes_on: im
     println!("torture_fat_kills: {}, CLAVIGER_SEED={seed}: {:?}", kind.name, torture.figures);
 }
 
-/// What a run has come to.
+/// The figures of a run.
 #[derive(Debug, Default)]
 struct Figures {
     kills: u64,
@@ -257,15 +257,15 @@ fn as_user<T: Send>(work: impl FnOnce() -> T + Send) -> T {
 /// Files by their paths.
 type Files<T = Vec<u8>> = BTreeMap<PathBuf, T>;
 
-/// What the user does, and what must follow.
+/// What the user does, and the files that must therefore exist.
 struct Work {
     dir: PathBuf,
     random: Random,
     /// The last number of a file that was given. A file that is written anew gets another.
     last: u32,
-    /// What the files held when they were judged.
+    /// The contents of the files when they were checked.
     files: Files,
-    /// How many blocks of which file must be there, at whatever name.
+    /// How many blocks of each file must be there, under any name.
     synced: BTreeMap<u32, usize>,
     full: bool,
 }
@@ -292,7 +292,7 @@ impl Work {
         Ok((self.files.len(), kept))
     }
 
-    /// Changes one file, and lets another take the clusters that it gave up: all the others are what they were.
+    /// Changes one file, and lets another take the clusters that it gave up. All other files must stay unchanged.
     fn change_one(&mut self) -> Result<(), String> {
         let paths: Vec<_> = self.files.keys().cloned().collect();
         let filler = self.dir.join("filler");
@@ -352,7 +352,7 @@ impl Work {
         Ok(())
     }
 
-    /// What is at this path need not be there any longer.
+    /// From now on, the file at this path may be missing.
     fn give_up(&mut self, path: &Path) {
         if let Some(Ok(Some(file))) = self.files.get(path).map(|bytes| file_in(bytes)) {
             self.synced.remove(&file);
@@ -364,7 +364,7 @@ impl Work {
         self.last
     }
 
-    /// Changes files until that fails: why, and whether nothing was killed by then.
+    /// Changes files until that fails. Returns the error, and whether that was before any kill.
     fn until_it_fails(&mut self, done: &AtomicU64, killed: &AtomicBool) -> (io::Error, bool) {
         let files = self.files.iter().filter_map(|(path, bytes)| Some((path.clone(), file_in(bytes).ok()??)));
         let mut names: Files<u32> = files.collect();
@@ -400,7 +400,7 @@ impl Work {
         folder.join(format!("{stem}{}", self.random.below(NUMBERS)))
     }
 
-    /// As programs save: to another name first, half the time synced.
+    /// Saves as programs do, under a temporary name first, and half the time synced.
     fn save(&mut self, names: &mut Files<u32>, to: &Path) -> io::Result<()> {
         let (file, blocks) = (self.number(), 1 + self.random.below(199));
         let temporary = to.with_file_name(format!("tmp{file}"));
@@ -448,7 +448,7 @@ impl Work {
         opened.write_all_at(&bytes, (first * BLOCK) as u64)
     }
 
-    /// As careless programs save.
+    /// Saves as careless programs do, in place.
     fn overwrite(&mut self, names: &mut Files<u32>, path: &Path) -> io::Result<()> {
         let (file, blocks) = (self.number(), 1 + self.random.below(99));
         let old = names.insert(path.to_owned(), file).expect("it has a number");

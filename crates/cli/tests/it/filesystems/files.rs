@@ -32,7 +32,7 @@ fn opened(path: &str, access: Access) -> Volume {
     Volume::new(store, unlocked.expect("it opens").layout)
 }
 
-/// Runs a verb on a volume, with hints: finding the format is not what is tested.
+/// Runs a verb on a volume, with hints, because no test here needs a search for the format.
 fn claviger_on(folder: &Folder, verb: &[&str], volume: &str, rest: &[&str]) -> Done {
     let hints = ["--format", "TrueCrypt", "--hash", "SHA-512", "--password-file", &folder.password, volume];
     run(verb.iter().chain(hints.iter()).chain(rest))
@@ -63,7 +63,7 @@ fn files_go_into_a_fat_and_come_out_as_they_were() {
     let copied = claviger_on(&folder, &["cp", "-r", "--json"], &volume, &[&source, ":/"]).fails(5, &[]).json();
     assert_eq!((&copied["files"], &copied["folders"], &copied["bytes"]), (&3.into(), &3.into(), &700_011.into()));
     assert!(copied["left_out"][0].as_str().expect("text").contains("link"));
-    // What is inside is sound, and mtools reads it.
+    // The file system inside is sound, and mtools reads it.
     let plain = folder.path("plain");
     let volume_now = opened(&volume, Access::ReadOnly);
     let mut bytes = vec![0; fs::metadata(&fat).expect("there").len() as usize];
@@ -115,7 +115,7 @@ fn files_go_into_a_fat_and_come_out_as_they_were() {
     let part =
         claviger_on(&folder, &["cat", "--file", "/source/small", "--offset", "3", "--length", "4"], &volume, &[]);
     assert_eq!(part.succeeds().out, fs::read(folder.path("source/small")).expect("there")[3..7]);
-    // What makes no sense.
+    // Arguments that make no sense.
     claviger_on(&folder, &["cat", "--file", "/source"], &volume, &[]).fails(1, &["is a folder, not a file"]);
     claviger_on(&folder, &["ls"], &volume, &["/none"]).fails(1, &["there is no /none in the volume"]);
     claviger_on(&folder, &["cp"], &volume, &[":/source", &out]).fails(1, &["To copy folders, add -r"]);
@@ -134,7 +134,7 @@ fn files_go_into_a_fat_and_come_out_as_they_were() {
     claviger_on(&folder, &["cp"], &volume, &[&folder.str("a:b"), ":/"]).fails(6, &["FAT cannot hold"]);
 }
 
-/// Somebody hands out a link first, and then a folder of the same name with files in it.
+/// The source has a link first, and later a folder of the same name with files in it.
 #[test]
 fn nothing_is_written_through_a_link_that_was_copied() {
     let folder = Folder::new();

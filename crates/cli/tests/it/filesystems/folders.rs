@@ -74,7 +74,7 @@ fn files_of_an_image_that_nothing_encrypts_are_reached() {
     assert_eq!(fs::read(folder.path("out/one")).expect("a copy"), b"first");
     let info = run(["info", "--json", &image, ":/inner/one"]).succeeds().json();
     assert_eq!((info["state"].as_str(), info["size"].as_u64()), (Some("clear"), Some(5)), "{info}");
-    // Whoever gives a password, or asks for bytes, believes that it is encrypted.
+    // A user who gives a password, or asks for bytes, believes that it is encrypted.
     run(["ls", "--password-file", &folder.password, &image]).fails(3, &["unencrypted", "no password"]);
     run(["ls", "--hash", "SHA-512", &image]).fails(3, &["unencrypted", "hash"]);
     run(["ls", "--format", "TrueCrypt", "--hash", "SHA-512", "--password-file", &folder.password, &image])
@@ -99,7 +99,7 @@ fn a_folder_is_converted_into_ecryptfs_and_out_of_it() {
     assert_eq!(listing["entries"][0]["size"], 11, "{listing}");
     assert!(on(&["tree"], &[]).succeeds().text().contains("old letters"));
     assert!(on(&["cat"], &["/Documents/old letters/big.bin"]).succeeds().out == big);
-    // What it is can be told without the password, and what is in it with it.
+    // It is identified without the password.
     let known = run(["identify", "--json", &lower]).succeeds().json();
     assert_eq!((known[0]["format"].as_str(), known[0]["verdict"].as_str()), (Some("eCryptfs"), Some("yes")), "{known}");
     let text = run(["identify", &lower]).succeeds().text();
@@ -113,7 +113,7 @@ fn a_folder_is_converted_into_ecryptfs_and_out_of_it() {
     let sound = on(&["verify", "--json"], &[]).succeeds().json();
     assert_eq!((sound["damaged"].as_bool(), sound["files"].as_u64()), (Some(false), Some(4)), "{sound}");
     assert!(on(&["explain"], &[]).succeeds().text().contains("opens with the given credential"));
-    // Files go in, too, and nothing but files.
+    // Files can be written, too, but the folder cannot be read as one volume.
     fs::write(folder.path("new"), "new").expect("a file");
     on(&["cp"], &[&folder.str("new"), ":/Documents"]).succeeds();
     assert_eq!(on(&["cat"], &["/Documents/new"]).succeeds().out, b"new");
@@ -150,7 +150,7 @@ fn a_conversion_that_was_broken_off_goes_on() {
     let folder = Folder::new();
     let big = encrypted(&folder, "lower", &[]);
     let (plain, lower) = (folder.path("plain"), folder.path("lower"));
-    // As if it had been killed: the last file is half there, another not at all, and there is one whose making was cut short.
+    // As after a kill: the last file is incomplete, another is missing, and a third was being created.
     fs::rename(&lower, folder.path("lower.part")).expect("renamed");
     let all = stored(&folder.path("lower.part"));
     fs::File::options().write(true).open(&all[0]).and_then(|f| f.set_len(20_000)).expect("cut short");
@@ -215,7 +215,7 @@ fn a_folder_inside_an_image_or_a_volume_opens_with_a_secret_of_its_own() {
     let big = encrypted(&folder, "from/home/me/.Private", &[]);
     let Some(image) = ext4(&folder, "image", &folder.str("from")) else { return };
     let password = &*folder.password;
-    // Nothing else is encrypted: the password is the folder's.
+    // The image itself is not encrypted, so the password is the folder's.
     let inside = ":/home/me/.Private/Documents";
     let listing = run(["ls", "--password-file", password, &image, inside]).succeeds();
     assert_eq!(listing.text(), "letter.txt\nold letters/\n");
@@ -302,7 +302,7 @@ fn a_home_opens_with_the_login_password_and_gets_another() {
     let cp = |password: &str| {
         run(["cp", "--format", "eCryptfs", "--password-file", password, &lower, &folder.str("note"), ":/note"])
     };
-    // Nothing is in it yet, and still a wrong password is one.
+    // The folder is empty, and still a wrong password is noticed.
     fs::write(folder.path("new"), "another login\n").expect("a file");
     let new = folder.str("new");
     cp(&new).fails(2, &["signature"]);
@@ -315,12 +315,12 @@ fn a_home_opens_with_the_login_password_and_gets_another() {
     if folder.path("mount-passphrase").exists() {
         let mount = folder.str("mount-passphrase");
         assert_eq!(cat(&mount).succeeds().out, b"hello", "the passphrase itself works, too");
-        // Whoever has forgotten the login password wraps it anew.
+        // Without the login password, the passphrase itself can be wrapped anew.
         run(["change", "--password-file", &mount, "--new-password-file", password, &lower]).succeeds();
         assert_eq!(cat(password).succeeds().out, b"hello");
     }
     run(["change", "--password-file", &new, "--new-password-file", &new, &lower]).fails(2, &[]);
-    // What is missing is told.
+    // The missing file is reported.
     fs::rename(beside.join("wrapped-passphrase"), folder.path("copy")).expect("renamed");
     let explained = run(["explain", "--password-file", &new, &lower]).fails(2, &[]).text();
     assert!(
@@ -331,7 +331,7 @@ fn a_home_opens_with_the_login_password_and_gets_another() {
     let wrapped = ["cat", "--wrapped-passphrase", &copy, "--password-file", password, &lower, "/note"];
     assert_eq!(run(wrapped).succeeds().out, b"hello");
     run(["create", "--format", "eCryptfs", "--home", "--password-file", password, &home]).fails(1, &["not empty"]);
-    // Another folder in the home has a passphrase of its own, wherever it goes.
+    // Another folder in the home has a passphrase of its own.
     fs::rename(folder.path("copy"), beside.join("wrapped-passphrase")).expect("renamed");
     let (plain, other, moved) = (folder.str("plain"), format!("{home}/Secret"), folder.str("moved"));
     files(&folder, "plain");
@@ -367,7 +367,7 @@ fn an_empty_home_is_known_by_the_files_beside_it() {
         let told = run(["explain", folder]).fails(3, &[]).text();
         assert!(told.contains(&format!("claviger ls {lower}")) && !told.contains("claviger explain"), "{told}");
     }
-    // Nothing lies beside another one.
+    // Another folder of that name has no keys beside it.
     fs::create_dir(folder.path(".Private")).expect("a folder");
     run(["info", "--password-file", password, &folder.str(".Private")]).fails(3, &["not an encrypted folder"]);
     // The same in an image.

@@ -1,4 +1,4 @@
-//! What was asked for and does not come out is named, the rest goes on, and the exit code says so.
+//! Requested files that cannot be copied are named, the rest is copied, and the exit code says so.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -103,7 +103,7 @@ fn a_folder_a_clear_file_and_a_name_of_another_key_are_saved_as_they_are_stored(
     assert_eq!(fs::read(folder.path("saved/good")).expect("a file"), b"good");
     assert_eq!(fs::read(folder.path("saved/notes in clear.txt")).expect("a file"), b"in clear");
     assert!(!folder.path("saved/destroyed").exists(), "nothing is left of it, and nothing takes its name");
-    // A conversion goes on as well, and what it has made is the same as it could read.
+    // A conversion continues, too, and writes all files that it could read.
     let to = folder.str("converted");
     let convert = ["convert", "--raw", "--json", "--password-file", password, &lower, &to];
     let json = run(convert).fails(4, &["keep the source"]).json();
@@ -212,7 +212,7 @@ point('OneDrive/wof.bin', 0x80000017, struct.pack('<IIII', 1, 2, 1, 0))";
         run(["cp", &image, &format!(":/OneDrive/{file}"), &out]).fails(5, &[word, file]);
         run(["cat", &image, "--file", &format!("/OneDrive/{file}")]).fails(5, &[word, file]);
     }
-    // What is there of it can be had.
+    // The existing part can be read.
     let saved = folder.str("saved");
     let json = run(["cp", "-r", "--json", "--salvage", &image, ":/OneDrive", &saved]).fails(4, &[]).json();
     names(&json["salvaged"], &["half.bin"]);

@@ -12,7 +12,7 @@ use claviger_testkit::tools;
 
 const LUKS2: [&str; 6] = ["--format", "LUKS2", "--kdf", "pbkdf2", "--iterations", "1000"];
 
-/// A file system: how large a volume it takes, what it is to blkid, and what checks it.
+/// A file system: the size of its volume, its name for blkid, and the program that checks it.
 const KINDS: [(&str, &str, &str, &[&str]); 6] = [
     ("ext4", "36M", "ext4", &["e2fsck", "-fn"]),
     ("xfs", "320M", "xfs", &["xfs_repair", "-n"]),
@@ -22,7 +22,7 @@ const KINDS: [(&str, &str, &str, &[&str]); 6] = [
     ("fat", "36M", "vfat", &["fsck.vfat", "-n"]),
 ];
 
-/// What is in an image, to programs of others. Panics if it is not whole.
+/// What other projects' programs find in an image. Panics if they find damage.
 fn checked(image: &Path, check: &[&str], tag: &str) -> Option<String> {
     let (check_program, blkid) = (tools::program(check[0])?, tools::program("blkid")?);
     tools::run(Command::new(check_program).args(&check[1..]).arg(image));

@@ -7,7 +7,7 @@ use claviger_lab::measure::workloads;
 use claviger_testkit::tools;
 use serde_json::Value;
 
-/// What a run of these workloads on these facilities has stored: a warm-up and one pass of each, on small volumes in memory.
+/// The stored run of these workloads on these facilities: a warm-up and one pass of each, on small volumes in memory.
 fn measured(facilities: &[&str], workloads: &[&str], size: &str) -> Option<Value> {
     fs::metadata("/dev/fuse").is_ok().then_some(()).or_else(|| tools::skip("there is no FUSE"))?;
     tools::program("mke2fs")?;

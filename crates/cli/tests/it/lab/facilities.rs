@@ -1,4 +1,4 @@
-//! The lab's facilities, tried as `claviger lab check` tries them: made, opened, written, closed, looked into, opened again.
+//! The lab's facilities, tried as `claviger lab check` tries them: made, opened, written, closed, examined, opened again.
 
 use std::fs;
 use std::path::Path;
@@ -13,7 +13,7 @@ fn check(folder: &Folder, size: &str, facilities: &[&str]) -> Done {
     run([&["lab", "check", "--json", "--size", size, "--dir", &stores, "--peers", &peers], facilities].concat())
 }
 
-/// What is left of a run in the folder: nothing may be mounted, and no store may be there.
+/// Checks that a run has left nothing in the folder: nothing is mounted, and there is no store.
 #[track_caller]
 fn nothing_is_left(folder: &Folder) {
     let left: Vec<_> = fs::read_dir(folder.path("")).expect("a folder").flatten().map(|e| e.file_name()).collect();
@@ -81,7 +81,7 @@ fn peers_that_are_installed_work() {
     }
 }
 
-/// A facility whose steps are those of a good one, but for one that fails.
+/// A facility like a good one, except that one of its steps fails.
 fn broken(step: &str) -> String {
     let fails = r#"run = ["sh", "-c", "echo this is why; exit 7", "{store}"]"#;
     let good = [
@@ -136,7 +136,7 @@ fn what_is_missing_is_said() {
                 [needs]\n";
     for (need, why) in [
         ("commands = [\"no-such-program\"]", "The program no-such-program is not installed."),
-        ("paths = [\"/no/such\"]", "It needs /no/such, which is not there."),
+        ("paths = [\"/no/such\"]", "It needs /no/such, which does not exist."),
         ("filesystems = [\"no-such-fs\"]", "The kernel does not support the file system no-such-fs."),
         ("probe = [\"sh\", \"-c\", \"echo out of order; exit 1\"]", "out of order"),
     ] {

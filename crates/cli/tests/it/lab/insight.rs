@@ -1,4 +1,4 @@
-//! What is made of figures: the published ones, two runs compared, and the facility that fits.
+//! Results from figures: published ones, comparisons of two runs, and recommendations.
 
 use std::collections::BTreeSet;
 
@@ -31,7 +31,7 @@ fn published_figures_are_looked_through() {
 
 const ANSWERS: [&str; 8] = ["--for", "external", "--share-with", "windows,macos", "--threat", "theft", "--root", "no"];
 
-/// A recommendation without what was measured, which is never twice the same.
+/// A recommendation without its measurements, which are never the same twice.
 fn told(text: &str) -> Value {
     let from = text.find('{').unwrap_or_else(|| panic!("no JSON in {text}"));
     let mut json: Value = serde_json::from_str(&text[from..]).unwrap_or_else(|e| panic!("{e}: {text}"));
@@ -50,7 +50,7 @@ fn questions_and_options_give_the_same_answer() {
             {"expect": "not one of the choices"}, {"expect": "> "}, {"send": format!("{}\n", answers[0])},
             {"expect": "What do you want to encrypt?"}, {"expect": "> "}, {"send": format!("{}\n", answers[1])},
             {"expect": "What should it protect against?"}, {"expect": "> "}, {"send": format!("{}\n", answers[2])},
-            {"expect": "Can you be root"}, {"expect": "> "}, {"send": format!("{}\n", answers[3])},
+            {"expect": "Do you have root rights"}, {"expect": "> "}, {"send": format!("{}\n", answers[3])},
         ]);
         let folder = Folder::new();
         let out = folder.path("out");
@@ -198,7 +198,7 @@ fn published_losses_stand_beside_a_run() {
     assert!(!run(["lab", "report", &path]).succeeds().text().contains("BSI 2010"));
     let json = run(["lab", "report", &path, "--published", "--json"]).succeeds().json();
     assert!(json["extras"][0]["rows"].as_array().is_some_and(|rows| rows.len() > 10), "{}", json["extras"]);
-    // What the run measured counts.
+    // The figures of the run decide.
     let with_run =
         run(["lab", "recommend", "--json", "--run", &path].iter().copied().chain(ANSWERS).chain(["--root", "yes"]));
     with_run.fails(1, &["--root"]);

@@ -18,7 +18,7 @@ struct Bench {
 
 impl Bench {
     fn new() -> Self {
-        // Short names, in memory: sockets lie below it, and disks are not what is tested.
+        // In memory, because no disk is tested, and with a short name, because sockets lie in it.
         let dir = tempfile::Builder::new().prefix("lab").tempdir_in("/dev/shm").expect("a folder in memory");
         fs::create_dir(dir.path().join("stores")).expect("a folder");
         Self { dir }
@@ -141,7 +141,7 @@ fn a_quick_run_over_three_targets_gives_figures_and_reports() {
     let bench = Bench::new();
     let out = bench.path("run");
     let mut command = Command::new(env!("CARGO_BIN_EXE_claviger"));
-    // In memory, as it is where nobody says otherwise.
+    // In memory, which is the default.
     let args = "lab run --quick --facility plain --facility LUKS2 --facility gocryptfs --workload dd --workload tree \
                 --scale 0.002 --size 64M --repeats 5:5 --seed 1 --json --out";
     command.args(args.split_whitespace()).arg(&out);
@@ -178,7 +178,7 @@ fn a_quick_run_over_three_targets_gives_figures_and_reports() {
     let lines = fs::read_to_string(out.join("report.csv")).expect("a table").lines().count();
     assert_eq!(lines, cells.len() + 1);
     assert!(fs::read_to_string(out.join("report.txt")).expect("a text").contains("gocryptfs"));
-    // Nothing is left of it to do.
+    // The run is complete, so resuming it measures nothing.
     let mut command = Command::new(env!("CARGO_BIN_EXE_claviger"));
     command.args(["lab", "run", "--json", "--resume"]).arg(&out);
     bench.prepare(&mut command);
@@ -369,7 +369,10 @@ fn a_study_is_repeated_and_resumed() {
     let isolated = line("dd of 100 MB, write", "isolated keys");
     assert!(isolated.contains(" 1.10 ") && isolated.contains(" 99.0 "), "what the study had, and lost: {isolated}");
     assert!(line("dd of 100 MB, write", "without encryption").contains(" 107"), "the study's figure: {report}");
-    assert!(report.contains("In a size of its own: data of 2.0 %") && report.contains("Cannot be said:"), "{report}");
+    assert!(
+        report.contains("With an extent of its own: data of 2.0 %") && report.contains("Cannot be said:"),
+        "{report}"
+    );
     let cells = fs::read_to_string(out.join("study.csv")).expect("the tables");
     let measured = cells.lines().filter(|line| line.contains(",isolation/isolated,bytes_per_s,")).count();
     assert!(measured == 4, "dd and hdparm, each twice: {cells}");

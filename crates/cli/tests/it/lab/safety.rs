@@ -47,7 +47,7 @@ fn everything_is_done_on_each_of_several_media_or_on_none() {
         let words = ["lab", "run", "--study", &study, "--size", "64M", "--out", &out, "--dir", &dir];
         run(words.iter().chain(&["--device", disk.device(), "--device", other.device()]).chain(more))
     };
-    // What is used refuses all of them, before the first is written to.
+    // If one of the devices is in use, all are refused before the first is written to.
     let Some(over) = LoopDevice::new(other.device.path(), &[]) else { return };
     let refused = lab(&["--force", "--yes"]);
     drop(over);
@@ -193,7 +193,7 @@ fn a_stored_run_cannot_make_a_resumed_one_write_elsewhere() {
     let device = format!("\"backing\":{{\"kind\":\"device\",\"path\":\"{}\"}}", disk.device());
     resume(&first.replace(backing, &device)).fails(1, &["--force"]);
     assert!(disk.is_all_zeros());
-    // Torn in the middle of its last line, it goes on.
+    // Torn in the middle of its last line, it continues.
     resume(&text[..text.len() - 20]).succeeds();
 }
 

@@ -142,7 +142,7 @@ fn a_luks1_header_without_its_magic_is_put_back_by_a_passphrase_alone() {
     assert!(fs::read(&path).expect("a file") == wiped, "nothing was written");
     run(["header", "repair", "--yes", "--password-file", &folder.password, &path]).succeeds();
     assert!(tools::program("cryptsetup").is_none() || cryptsetup_opens(&path, &folder.password));
-    // What is no header at all is none, whatever is asked for.
+    // Bytes that are no header at all are not taken for one.
     edit(&path, |image| image[..208].fill(0));
     let found = run(["identify", &path]).text();
     assert!(!found.contains("signature is missing"), "{found}");
@@ -177,7 +177,7 @@ fn explain_says_what_was_tried_and_which_keyslot_is_damaged() {
         assert!(explained.code == 2 && !said.contains("opens with"), "{at}: {said}");
         assert!(said.contains("wrong passphrase") && said.contains("keyslot 1: "), "{at}: {said}");
     }
-    // No cipher that is known: nothing was opened, whatever was typed.
+    // The cipher is unknown, so nothing is opened by any password.
     edit(&path, |image| image[8..11].copy_from_slice(b"xyz"));
     let explained = explain(&path);
     assert!(explained.code == 5 && !explained.text().contains("opens with"), "{}", explained.text());
@@ -249,7 +249,7 @@ fn a_keyslot_whose_record_is_lost_is_named_and_disabled_only_where_it_is_asked_f
     let add = ["keyslot", "add", "--iterations", "1000", "--password-file", &folder.password];
     run([&add[..], &["--new-password-file", &another, &original]].concat()).succeeds();
     let path = folder.str("v");
-    // What is plausible stays in use: the state alone was damaged.
+    // A keyslot with plausible values stays in use: only its state was damaged.
     fs::copy(&original, &path).expect("a copy");
     edit(&path, |image| image[256..260].copy_from_slice(&[1, 2, 3, 4]));
     run(["header", "repair", "--yes", &path]).succeeds();
@@ -294,7 +294,7 @@ fn a_backup_is_restored_where_its_key_shows_that_it_belongs_there() {
         assert!(fs::read(&path).expect("a volume") == wiped, "{format}: nothing was written");
         run([&restore[..], &["--password-file", &folder.password, &path]].concat()).succeeds();
         run(["info", "--password-file", &folder.password, &path]).succeeds();
-        // Another volume of the same size is none of it, and is told so even by force.
+        // Another volume of the same size is refused; with --force, the message still says why.
         let other = folder.str("other");
         fs::write(&other, vec![0; whole.len()]).expect("zeros");
         let forced = |more: &[&str]| run([&restore[..], more, &["--password-file", &folder.password, &other]].concat());
@@ -409,7 +409,7 @@ fn data_that_are_not_as_the_header_says_are_not_rewritten() {
         assert!(fs::read(&path).expect("a file") == before, "nothing was written");
         let _ = fs::remove_file(&header);
     }
-    // As it is said, it is done.
+    // The suggested command works.
     let path = volume(&folder, "w", "LUKS2", &[]);
     let whole = contents(&path, &folder.password).succeeds().out;
     run([&["reencrypt", "--yes"], &password[..], &[&path]].concat()).succeeds();

@@ -65,7 +65,7 @@ fn keyfiles_are_random_private_and_never_overwrite() {
     assert!(bytes.iter().any(|b| *b != bytes[0]) && fs::read(&other).expect("a keyfile")[..64] != bytes);
     run([Path::new("keyfile"), &one]).fails(1, &["already exists"]);
     assert!(fs::read(&one).expect("a keyfile") == bytes);
-    // What a symbolic link points to is not made either.
+    // Nor is the target of a symbolic link created.
     std::os::unix::fs::symlink(folder.path("target"), folder.path("link")).expect("a link");
     run(["keyfile", &folder.str("link")]).fails(1, &["already exists"]);
     assert!(!folder.path("target").exists());
@@ -110,7 +110,7 @@ fn keyfiles_and_hashes_are_changed_with_the_password_kept() {
     it.run(&["info"], &[]).fails(2, &[]);
     let info = it.run(&["info", "--json"], &["--keyfile", &key]).succeeds().json();
     assert_eq!(info["hash"], "Whirlpool");
-    // What becomes of the keyfile has to be said.
+    // Whether the keyfile stays has to be said.
     let before = it.bytes();
     it.run(&["change"], &["--keyfile", &key, "--new-password-file", &it.new]).fails(1, &["--keep-keyfiles"]);
     it.run(&["change"], &["--keyfile", &key, "--no-new-password", "--no-new-keyfiles"]).fails(1, &["no keyfiles"]);
@@ -169,7 +169,7 @@ fn headers_come_back_from_a_file() {
     assert!(text.contains("restored the primary header, the backup header"), "{text}");
     it.run(&["info"], &[]).succeeds();
     it.run(&["info"], &["--slot", "backup"]).succeeds();
-    // With its own header there it needs no force, and no format's name.
+    // While its own header is there, neither --force nor --format is needed.
     run(["header", "restore", "--from", &file, "--yes", "--password-file", &it.folder.password, &it.volume]).succeeds();
 
     // A backup is not touched by a change: the old password opens it, and the volume after a restoration.

@@ -104,7 +104,7 @@ fn begin(folder: &Folder, path: &str) -> Child {
     command.args(args).args([&folder.password, path]).spawn().expect("the program starts")
 }
 
-/// Whether the header says that a reencryption goes on. The program that does it has the volume for itself, so this looks at
+/// Whether the header says that a reencryption is in progress. The program that does it has the volume for itself, so this looks at
 /// the bytes of the JSON area.
 fn begun(path: &str) -> bool {
     let mut area = [0; 32 << 10];
@@ -146,7 +146,7 @@ pub fn killed_at(call: &str, nth: u32, args: &[&str]) -> Option<bool> {
 }
 
 /// Killed at any write or flush before it has begun, and run again: it comes to its end, and never are the data decrypted where
-/// they lie, behind the header. With another new header it does too, or changes nothing.
+/// they lie, after the header. With another new header it does too, or changes nothing.
 #[test]
 fn a_decryption_that_was_killed_early_is_run_again() {
     const HEADER: usize = 16 << 20;
@@ -189,7 +189,7 @@ fn a_decryption_that_was_killed_early_is_run_again() {
             }
         }
     }
-    // An older backup of the header is no header that the data of this volume have elsewhere.
+    // An older backup of the header is not a detached header of this volume.
     fs::write(&path, &before).expect("a copy");
     fs::write(&header, &before[..HEADER]).expect("a backup");
     run(["header", "set", "--label", "changed since", &path]).succeeds();

@@ -17,7 +17,7 @@ fn volume(folder: &Folder, name: &str, size: &str, sector: &str) -> String {
     path
 }
 
-/// What nbdinfo says of the smallest block and the one that is liked best.
+/// The smallest and the preferred block size, as nbdinfo reports them.
 fn blocks(uri: &str) -> Option<(u64, u64)> {
     let output = tools::run(Command::new(tools::program("nbdinfo")?).args(["--json", uri]));
     let json: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
@@ -59,7 +59,7 @@ fn mounted_it_shows_them_too() {
         let output = tools::run(place.command(program).args(args));
         String::from_utf8_lossy(&output.stdout).trim().to_owned()
     };
-    // Made as what is printed says, and as a program does that does not know.
+    // With the printed command, and as a program does that does not know the sector size.
     for (name, blocks, sectors) in [("right", "4096", "4096"), ("small", "1024", "1024")] {
         let path = volume(folder, name, "40M", "4096");
         let dir = place.dir(&format!("{name}-dir"));
@@ -74,7 +74,7 @@ fn mounted_it_shows_them_too() {
         tools::run(place.command("mke2fs").args(["-q", "-F", "-t", "ext4", "-b", blocks, &file]));
         place.unmount(&dir).succeeds();
 
-        // What was made for smaller sectors is mounted all the same.
+        // A file system for smaller sectors is still mounted.
         let said = mount(&[]).err;
         assert_eq!(
             said.contains("expects 1024-byte sectors") && said.contains("cryptsetup"),

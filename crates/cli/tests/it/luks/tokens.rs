@@ -140,7 +140,7 @@ fn a_smart_card_of_systemds_opens() {
     let wrong = enrolled.folder.str("wrong");
     let with_wrong = ["--token-only", "--pkcs11-module", MODULE, "--certificate-password-file", &wrong];
     claviger(&[&["cat"], &with_wrong[..]].concat()).fails(2, &["wrong PIN", "my card"]);
-    // A header never decides alone what is asked: the module has to be named, and a password beside it is a mistake.
+    // A header never decides alone which module is used: it has to be named. A password in addition is an error.
     claviger(&["cat", "--token-only"]).fails(1, &["--pkcs11-module"]);
     claviger(&[&["cat", "--password-file", &pin], &with[..]].concat()).fails(1, &["--token-only"]);
     claviger(&["cat", "--slot", "0", "--token-only"]).fails(1, &["no token"]);

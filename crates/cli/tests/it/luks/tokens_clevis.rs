@@ -1,4 +1,4 @@
-//! What clevis binds a volume to: what it has bound opens, and it opens what was bound here.
+//! Volumes bound by clevis open here, and volumes bound here open with clevis.
 
 use std::fs;
 use std::process::Command;
@@ -55,7 +55,7 @@ fn what_is_bound_to_a_tang_server_opens() {
     setting.opens(1, &["--tang", &url]);
     let shown = run(["header", "show", &setting.volume]).succeeds().text();
     assert!(shown.contains(&format!("the tang server {url}")), "{shown}");
-    // Nobody asks a server because a header names it.
+    // That a header names a server is no reason to ask it.
     setting.test(1, &[]).fails(1, &[&url, "--tang"]);
     setting.test(1, &["--tang", "http://127.0.0.1:1"]).fails(1, &[&url]);
     // Without --token-only it is asked first, and a password only if it does not help.
@@ -108,7 +108,7 @@ fn clevis_opens_what_was_bound_here() {
     assert_eq!(by_it.succeeds().json()["keyslot"], 1);
     let listed = tools::run(Command::new("clevis").args(["luks", "list", "-d", &setting.volume])).stdout;
     assert!(String::from_utf8_lossy(&listed).contains(&url));
-    // Another server than the one that was meant, one that nobody vouches for, and none at all.
+    // A server with another thumbprint, one whose thumbprint nobody has confirmed, and no server at all.
     for other in ["AAAA", "-AAA"] {
         run(add.into_iter().chain(["--tang-thumbprint", other])).fails(2, &["a different tang server", &thumbprint]);
     }

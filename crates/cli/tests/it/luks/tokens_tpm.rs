@@ -127,7 +127,7 @@ fn systemd_opens_what_was_sealed_here() {
     }
     let keyslots = run(["keyslot", "list", "--json", &setting.volume]).succeeds().json();
     assert_eq!(keyslots["keyslots"][1]["iterations"], 1000, "{keyslots}");
-    // Another format has no tokens, and nothing is sealed for it.
+    // Another format has no tokens, so the TPM seals nothing.
     let other = setting.folder.volume("disk.tc", "1M", &[]);
     let device = setting.tpm.device();
     run(["keyslot", "add", "--tpm2", "--tpm2-device", &device, "--password-file", &setting.folder.password, &other])
@@ -178,7 +178,7 @@ fn what_does_not_fit_is_named() {
 }
 
 /// systemd since version 253 hashes a PIN with a salt; since 254 it seals under a key that stays in the TPM. Its older program and
-/// tpm2-tools make both, with what is known of them.
+/// Both, made by tpm2-tools with their known values.
 #[test]
 fn newer_tokens_open() {
     let Some(setting) = Setting::new() else { return };
@@ -301,7 +301,7 @@ fn signed_states_open() {
     let signature = format!("--tpm2-signature={}", at("first.json"));
     let Some(()) = setting.systemd(&[&["--tpm2-pcrs=7", &signature], &signed[..]].concat()) else { return };
     setting.opens(1, &["--tpm2-signature", &at("first.json")]);
-    // The same made here: by default no PCR has to be as it is now.
+    // Enrolled by this program: by default, no PCR must have its current value.
     let public_key = ["--tpm2-public-key", &at("public.pem")];
     setting.add(&public_key).succeeds();
     let pin = ["--tpm2-with-pin", "--new-tpm2-pin-file", &at("pin"), "--tpm2-pcrs", "7"];
@@ -324,7 +324,7 @@ fn signed_states_open() {
     setting.opens(1, &["--tpm2-signature", &at("second.json")]);
     setting.test(&["--token-only", "--slot", "2", "--tpm2-signature", &at("first.json")]).fails(2, &["no signature"]);
     both_open("second.json");
-    // Somebody else's signature is none: the TPM says so.
+    // The TPM rejects a signature by another key.
     openssl(&["genrsa", "-out", &at("key.pem"), "2048"]);
     sign("third.json");
     setting.test(&["--token-only", "--tpm2-signature", &at("third.json")]).fails(2, &["signature"]);

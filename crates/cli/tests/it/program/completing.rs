@@ -81,7 +81,7 @@ impl Terminal {
         Some(Self { folder, shell, program })
     }
 
-    /// What the program is called with after each of the lines, at whose end the tab key is pressed, and then Enter.
+    /// The arguments that the program gets from each of the lines, with Tab and then Enter pressed at the end.
     fn called(&self, lines: &[String]) -> Vec<Vec<String>> {
         let called = self.folder.str("called");
         let mut steps = vec![json!({"send": format!("{}\n", self.shell.begin)}), json!({"expect": "ready "})];
@@ -125,7 +125,7 @@ impl Terminal {
     }
 }
 
-/// Each name in a folder of its own, behind a path, and behind an option with `=`.
+/// Each name in a folder of its own, after a path, and after an option with `=`.
 fn paths_are_one_word(shell: &'static Shell) {
     let Some(terminal) = Terminal::new(shell) else { return };
     let mut lines = Vec::new();

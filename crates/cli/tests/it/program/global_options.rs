@@ -28,7 +28,7 @@ fn a_mount_takes_each_in_front() {
         assert!(place.mounted(&dir), "{global:?}");
         place.unmount(&dir).succeeds();
     }
-    // It still means what it says: nobody is asked, and the other process says so.
+    // The option is still obeyed: nobody is asked, and the other process says so.
     let refused = place.run(["--ask", "nobody", "mount", &volume, &dir]);
     assert!(refused.code == 1 && !refused.err.contains("unexpected"), "{refused:?}");
     assert!(!place.mounted(&dir));
@@ -82,7 +82,7 @@ fn processes_with_keys_take_each_in_front() {
     served.stop().succeeds();
 }
 
-/// A command to paste has the option for it where it is one, behind whatever stood in front.
+/// A command to paste has the option for it where it is one, after whatever stood in front.
 #[test]
 fn what_was_interrupted_goes_on_with_the_same_words() {
     let folder = Folder::new();

@@ -9,7 +9,7 @@ use crate::common::mounts::MountSpace;
 use claviger_testkit::{terminal, tools};
 use serde_json::{Value, json};
 
-/// What people type at the end of each question; `None` is the same again.
+/// The answer to a question that ends like this; `None` repeats the previous answer.
 const ANSWERS: &[(&str, Option<&str>)] = &[
     ("[y/N] ", Some("y\n")),
     ("Repeat: ", None),
@@ -222,7 +222,7 @@ impl Shelf {
         fs::copy(made.join("v"), folder.join(name)).expect("a copy");
     }
 
-    /// Runs the command in a folder of its own, which is home, with what it is about. Says what went wrong.
+    /// Runs the command in a folder of its own, which is the home folder, with the files that it needs. Returns what went wrong.
     fn run(&self, number: usize, line: &Line) -> Option<String> {
         let folder = self.place.dir(&format!("home{number}"));
         let folder = Path::new(&folder);

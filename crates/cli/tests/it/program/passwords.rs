@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 const WRONG: &str = "Open, barley!";
 const WRONG_TOO: &str = "sesame seeds?";
 
-/// Plays what is typed, and checks that nothing of it is shown. Returns the output and the exit code.
+/// Types the answers at a terminal, and checks that they are not shown. Returns the output and the exit code.
 fn played(steps: &[Vec<Value>], args: &[&str]) -> Option<(String, i64)> {
     let (output, code, echo) = on_terminal(json!(steps.concat()), args)?;
     assert!(echo, "the terminal shows again what is typed: {output}");
@@ -175,7 +175,7 @@ fn it_is_said_how_strong_a_new_password_is() {
     assert!(!made.err.contains("Weak") && !made.text().contains("Weak"), "{made:?}");
     let (output, code) = played(&[typed("Password: ", WEAK)], &["info", &path]).expect("as before");
     assert!(code == 0 && !output.contains("Weak"), "{output}");
-    // Somebody who gives a file at a terminal does.
+    // With a password file there is a warning at a terminal, too.
     fs::remove_file(&path).expect("removed");
     let (output, code) = played(&[], &create.concat()).expect("as before");
     assert!(code == 0 && output.contains("Weak: "), "{output}");

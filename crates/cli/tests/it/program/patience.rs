@@ -1,4 +1,4 @@
-//! Headers that ask for more than anybody waits for: told beforehand, asked about, refused without a terminal, and ended at once.
+//! Headers that demand too much work: it is announced, confirmed, refused without a terminal, and can be cancelled at once.
 
 use std::fs;
 
@@ -117,7 +117,7 @@ fn without_a_terminal_it_is_refused_by_every_verb() {
                 other => other,
             });
             let done = run(words.chain(password));
-            // `explain` says it among what it found.
+            // `explain` has it among its findings.
             let said = done.err.clone() + &done.text();
             let told = done.code == 1
                 && ["would take about", "all keyslots", "5 min", "--allow-slow"].iter().all(|word| said.contains(word));
@@ -165,7 +165,7 @@ fn a_volume_key_opens_whatever_the_keyslots_ask_for() {
     }
 }
 
-/// A reencryption has a digest of its own, which is looked at when the passphrase is known to be right.
+/// A reencryption has a digest of its own, which is examined when the passphrase is known to be right.
 #[test]
 fn the_digest_of_a_reencryption_is_asked_about_too() {
     let folder = Folder::new();

@@ -145,7 +145,7 @@ fn the_bar_is_for_terminals() {
     assert_eq!(fs::read_to_string(log).expect("a file"), "");
 }
 
-/// Whoever starts the program may want no question, not even where there is a terminal.
+/// A calling program can forbid all questions, even if there is a terminal.
 #[test]
 fn nobody_is_asked_where_that_is_said() {
     let folder = Folder::new();
@@ -155,7 +155,7 @@ fn nobody_is_asked_where_that_is_said() {
     assert!(!output.contains("Password: ") && output.contains("--password-fd"), "{output}");
 }
 
-/// Another program is told how far the work is: whole lines, up to the end.
+/// Another program gets the progress: whole lines, up to the end.
 #[test]
 fn progress_is_told_to_another_program() {
     let folder = Folder::new();
@@ -186,7 +186,7 @@ fn progress_is_told_to_another_program() {
     assert!(last["what"] == "Reading" && last["unit"] == "bytes" && last["done"] == last["all"], "{last}");
 }
 
-/// What people do by mistake is told in a way that they know what to do next.
+/// Errors about frequent mistakes say what to do next.
 #[test]
 fn mistakes_are_told_with_what_to_do() {
     let folder = Folder::new();
@@ -217,7 +217,7 @@ fn mistakes_are_told_with_what_to_do() {
     assert!(code == 1 && output.contains("> image.img"), "{code} {output}");
 }
 
-/// Whatever a file is called, its name moves no cursor, sets no title, turns no text around and begins no line of ours.
+/// No file name moves the cursor, sets the title, reverses text or begins a line that looks like the program's.
 #[test]
 fn a_name_does_nothing_to_a_terminal() {
     const NAME: &str = "v\u{1b}]0;title\u{7}\u{1b}[2J\u{202e}\u{2067}\u{61c}\u{9b}31m\r\nclaviger: all is well";

@@ -1,4 +1,4 @@
-//! What docs/security.md says of who looks into the processes of an open volume: with its keys in one process, and in one of their own.
+//! What docs/security.md says about attacks on the processes of an open volume: with its keys in the same process, and in their own.
 
 use std::cell::RefCell;
 use std::fs::{self, File};
@@ -123,7 +123,7 @@ fn a_crash_leaves_no_core_image() {
         assert!(ended.signal() == Some(3) && !ended.core_dumped(), "{how} {ended:?}");
         let _ = fs::remove_file(folder.join("s"));
     }
-    // The key process is nobody's child here: what the kernel goes by is shown instead.
+    // No process here is the parent of the key process, so the test shows the property that the kernel checks.
     let served = Served::new(&place, &volume, true).expect("as before");
     let limits = fs::read_to_string(format!("/proc/{}/limits", served.processes[1])).expect("procfs");
     let core = limits.lines().find(|line| line.starts_with("Max core file size")).expect("a line");

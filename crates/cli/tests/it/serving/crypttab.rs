@@ -77,12 +77,12 @@ fn a_veracrypt_volume_needs_no_other_word_for_its_kind() {
     for name in ["short", "long"] {
         assert!(table.plaintext(name) == wanted, "{name}");
     }
-    // There is none in it: what was tried is the password, and no keyfile.
+    // The volume has no keyfile, so only the password was tried.
     table.attach("hidden").fails(2, &["v.hc"]);
     assert!(!table.folder("hidden").exists());
 }
 
-/// What systemd takes of a key file for `hash=`: as many bytes as the key has, hashed (crypttab(5), `keyfile-size`).
+/// With `hash=`, systemd reads as many bytes of a key file as the key has, and hashes them (crypttab(5), `keyfile-size`).
 #[test]
 fn a_key_file_of_a_plain_volume_is_hashed_where_the_line_says_so() {
     let Some(place) = MountSpace::root() else { return };

@@ -218,7 +218,7 @@ fn swap_gets_another_key_each_time() {
     assert!(output.ends_with("done\n"), "{output}");
 }
 
-/// What somebody may want to keep is not written over, but where that is said twice; then nothing of it is recognised any more.
+/// Data that somebody may want to keep are overwritten only if that is requested twice. Then they are no longer recognised.
 #[test]
 fn a_random_key_takes_no_device_on_which_something_is_recognised() {
     if ["dmsetup", "mke2fs"].into_iter().any(|name| tools::program(name).is_none()) {

@@ -25,7 +25,7 @@ pub fn key_process_of(pid: u32) -> u32 {
     key_processes[0]
 }
 
-/// Those that a process has started, the oldest first.
+/// The key processes that a process has started, the oldest first.
 pub fn key_processes_of(pid: u32) -> Vec<u32> {
     let children = processes().into_iter().filter(|(_, parent)| *parent == pid).map(|(child, _)| child);
     let mut key_processes: Vec<u32> = children.filter(|child| name_of(*child).starts_with("claviger")).collect();
@@ -100,7 +100,7 @@ fn every_format_reads_and_writes_as_in_one_process() {
     for (volume, options) in volumes(&folder) {
         let socket = folder.str("s");
         let options: Vec<&str> = options.iter().map(String::as_str).collect();
-        // BitLocker has its metadata at some places; what is in between can be written.
+        // BitLocker has its metadata at some places; the data in between can be written.
         let at = if volume.ends_with("bitlocker") { 3 << 20 } else { 1000 };
         let args = [&[ISOLATED, "--socket", &socket][..], &options, &[&volume]].concat();
         let served = Served::start(args);
@@ -221,7 +221,7 @@ fn the_process_that_serves_has_no_password_and_no_key() {
     assert!(found(&key_process.locked, &[password()]).is_empty(), "it forgets the password");
 }
 
-/// What is written with round keys in registers alone is read without, and the other way round; what cannot be had so is refused.
+/// Data written with round keys in registers alone are read without that, and the reverse. Ciphers that cannot do it are refused.
 #[test]
 fn round_keys_are_in_registers_alone() {
     const REGISTERS: &str = "--keys-in-registers";
@@ -285,7 +285,7 @@ pub fn is_caged(key_process: u32) {
         open.sort();
         let kinds: Vec<&str> = open.iter().map(|to| to.split([':', ' ']).next().expect("a word")).collect();
         assert_eq!(kinds, ["/dev/null", "/dev/null", "/dev/null", "/dev/null", "/memfd", "socket"], "{open:?}");
-        // Nothing that is mounted is held by it: not by its folder, nor by a copy of what is mounted where.
+        // It keeps no mount busy: neither through its current folder, nor through a mount namespace of its own.
         let of = |pid: u32, what: &str| fs::read_link(format!("/proc/{pid}/{what}")).expect("a link");
         assert_eq!(of(key_process, "cwd"), Path::new("/"));
         assert_eq!(of(key_process, "ns/mnt"), of(std::process::id(), "ns/mnt"));
@@ -351,7 +351,7 @@ fn a_mount_keeps_its_keys_elsewhere_too() {
     let pid = place.mount(&volume, &dir, &[ISOLATED]).succeeds().json()["pid"].as_u64().expect("a pid") as u32;
     tools::run(Command::new("kill").args(["-KILL", &key_process_of(pid).to_string()]));
     wait_until("it is taken down", || !place.mounted(&dir) && ended(pid));
-    // The record stays for whoever asks, and the next mount cleans up.
+    // The record stays, and the next mount cleans up.
     place.mount(&volume, &dir, &[]).succeeds();
     assert!(fs::read(format!("{dir}/file")).expect("a file") == bytes);
     place.unmount(&dir).succeeds();
@@ -433,7 +433,7 @@ fn a_conversion_is_the_same_with_keys_elsewhere() {
     let back = folder.str("back");
     run([&["convert", "--raw", ISOLATED][..], &password[..2], &from.1, &[&*from.0, &*back]].concat()).succeeds();
     assert!(fs::read(&back).expect("an image").starts_with(&plain));
-    // What goes wrong: the words and codes of one process, and nothing is left of the destination.
+    // Errors have the same messages and exit codes as with one process, and no destination is left.
     let (wrong, none) = (folder.str("wrong"), folder.str("none"));
     fs::write(&wrong, "wrong").expect("a file");
     let luks = folder.str("LUKS2");
@@ -495,7 +495,7 @@ fn who_reads_and_writes_for_a_conversion_has_no_key() {
     let needles = [secrets(&from, "AES"), secrets(&to, "AES")].concat();
     let memory = [memory.locked, memory.ordinary].concat();
     assert!(found(&memory, &needles).is_empty(), "{:?}", found(&memory, &needles));
-    // The scan sees what is there: the volumes' names.
+    // The scan works: it finds the volumes' names.
     assert!(!found(&memory, &[("name".to_owned(), b"to.tc".to_vec())]).is_empty());
 }
 
@@ -596,7 +596,7 @@ fn what_opens_a_bitlocker_volume_that_is_made_elsewhere_is_there_or_is_removed_a
     // The password is too short, which is found out when the files are there.
     encrypt(&short, &[]).fails(1, &["8"]);
     assert!(fs::read(&disk).expect("it is there") == before && !Path::new(&kept).exists() && keys() == 1);
-    // What is there already is nobody's to remove.
+    // An existing file is not removed.
     fs::write(&kept, "kept").expect("a file");
     encrypt(&folder.password, &[]).fails(1, &["already exists"]);
     assert!(fs::read(&kept).expect("it is there") == b"kept" && keys() == 1);
@@ -659,7 +659,7 @@ fn who_reads_and_writes_for_a_reencryption_has_no_key() {
     assert!(found(&key_processes.ordinary, &needles).is_empty(), "its keys are where secrets are");
 }
 
-/// Whether the header says that a reencryption goes on.
+/// Whether the header says that a reencryption is in progress.
 fn begun(path: &str) -> bool {
     let area = fs::read(path).unwrap_or_default();
     String::from_utf8_lossy(&area[..area.len().min(16 << 10)]).contains("online-reencrypt")
@@ -680,7 +680,7 @@ fn a_reencryption_of_which_either_side_is_killed_goes_on() {
         }
         assert!(contents() == plain && !begun(path), "{what}: in the end");
     };
-    // Who reads and writes, at any write or flush.
+    // Kills the process that reads and writes, at some writes and flushes.
     for call in ["pwrite64", "fdatasync,fsync"] {
         for nth in [1, 2, 3, 5, 8, 13, 21, 40] {
             let (path, plain) = luks2(&folder, 1);
@@ -690,7 +690,7 @@ fn a_reencryption_of_which_either_side_is_killed_goes_on() {
             fs::remove_file(&path).expect("removed");
         }
     }
-    // Who has the keys: as soon as it has begun, and when so much has changed.
+    // Kills the process that has the keys: as soon as it has begun, and when a part has changed.
     let (path, plain) = luks2(&folder, 24);
     for part in [0, 2, 5, 9] {
         let args = ["reencrypt", ISOLATED, "--yes", "--hotzone-size=64K", password[0], password[1], &path];

@@ -57,7 +57,7 @@ impl<'a> Mounted<'a> {
         Path::new(&self.dir).join(name)
     }
 
-    /// What is wrong with it, with the keys in one process.
+    /// Verifies it, with the keys in the same process.
     fn verified(&self) {
         let verify = ["verify", "--json", "--format", "eCryptfs", "--password-file", &self.place.folder.password];
         let verified = self.place.run(verify.iter().chain(&[&*self.lower])).succeeds().json();
@@ -140,7 +140,7 @@ fn what_goes_wrong_with_a_folder_is_told_with_the_same_words_and_codes() {
             assert!(isolated.out.is_empty() && !place.mounted(&mounted.dir));
         }
     }
-    // Nothing shows whether it is right, and that is told as well.
+    // Nothing shows whether the password is right, and the user is told so here, too.
     let nothing = |more: &[&str]| {
         let how = ["mount", "--format", "eCryptfs", "--password-file", &wrong];
         let said = place.run(how.iter().chain(more).chain(&[&*empty, &mounted.dir])).succeeds();
@@ -176,7 +176,7 @@ fn a_folder_whose_key_process_or_server_is_killed_is_one_that_a_crash_has_left()
         if victim == 1 {
             wait_until("it is taken down", || !place.mounted(&mounted.dir));
         }
-        // The next mount cleans up what is left of the last one.
+        // The next mount cleans up after the last one.
         mounted.mount(&[]).succeeds();
         let whole: String = (1..=100_000).map(|n| format!("{n}\n")).collect();
         let mut files = 0;
@@ -185,7 +185,7 @@ fn a_folder_whose_key_process_or_server_is_killed_is_one_that_a_crash_has_left()
             let text = fs::read_to_string(&path).expect("all of it can be read");
             let part = if path.ends_with("log") { "1\n2\n3\n" } else { &whole[..text.len().min(whole.len())] };
             assert!(text.starts_with(part) || text.is_empty(), "{}", path.display());
-            // What has its name was written before.
+            // A file with its final name was complete before.
             assert!(path.extension().is_some() || path.ends_with("log") || text == whole, "{}", path.display());
             files += 1;
         }
@@ -197,7 +197,7 @@ fn a_folder_whose_key_process_or_server_is_killed_is_one_that_a_crash_has_left()
     place.nothing_is_left();
 }
 
-/// A key of AES-128, and what is made of it.
+/// A key of AES-128, and its round keys.
 fn key(name: &str, key: &[u8]) -> Vec<Needle> {
     let rounds = Aes::new(key).round_keys().to_vec();
     let rounds = rounds.iter().enumerate().map(|(i, round)| (format!("round key {i} of {name}"), round.to_vec()));
@@ -252,7 +252,7 @@ fn who_serves_a_folder_has_no_password_and_no_key() {
         assert!(seen.iter().any(|seen| seen.ends_with(name)), "the scan sees them where they are: {seen:?}");
     }
     assert!(found(&isolated, &needles).is_empty(), "{:?}", found(&isolated, &needles));
-    // The scan sees what is there.
+    // The scan works.
     assert_eq!(found(&isolated, &[("path".to_owned(), mounted.lower.clone().into_bytes())]), ["path"]);
     assert!(found(&key_process.ordinary, &needles).is_empty(), "its keys are where secrets are");
     let locked = found(&key_process.locked, &needles);

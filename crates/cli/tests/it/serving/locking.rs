@@ -55,7 +55,7 @@ fn what_is_locked_waits_for_its_password() {
             let waited = locked(&volume) && !read.is_finished() && !write.is_finished();
             let right = unlock(&volume, &folder.password);
             if right.code != 0 {
-                // Nobody is to wait for ever because this fails.
+                // So that nobody waits for ever if this fails.
                 run(["lock", "--fail", &volume]);
             }
             right.succeeds();
@@ -93,7 +93,7 @@ fn whoever_ends_a_locked_volume_waits_for_nobody() {
     assert_eq!(served.stop().code, 0);
 }
 
-/// Somebody who unlocks a volume and gives no password. Not before others have ended who did.
+/// Starts to unlock a volume and gives no password, once processes that did so before have ended.
 fn asked(volume: &str) -> Child {
     loop {
         let mut command = Command::new(env!("CARGO_BIN_EXE_claviger"));
@@ -118,13 +118,13 @@ fn only_the_volume_that_was_locked_unlocks_it() {
     unlock(volume, inner).fails(1, &["another volume", "stays locked"]);
     assert!(locked(volume));
 
-    // Who is still asked for a password holds up the others no longer than that.
+    // A process that still asks for a password delays the others no longer than that.
     let mut first = asked(volume);
     unlock(volume, &folder.password).fails(1, &["another process is unlocking it"]);
     first.kill().expect("killed");
     first.wait().expect("it has ended");
 
-    // Nor does it count what somebody types who was asked before it was locked again.
+    // Locking it again ends a prompt that was already open: a password typed there unlocks nothing.
     let mut second = asked(volume);
     run(["lock", volume]).succeeds();
     assert_eq!(second.wait().expect("it ends").code(), Some(1));
@@ -181,7 +181,7 @@ fn what_is_mounted_is_written_before_it_is_locked() {
     drop(file);
     let all = place.run(["lock", "--all", "--json"]).succeeds().json();
     assert_eq!((&all["locked"], &all["open"]), (&serde_json::json!([inner, volume]), &serde_json::json!([open])));
-    // What is on the disk now is all there, whatever becomes of the machine.
+    // The data on the disk are complete now, even if the machine loses power.
     let copy = format!("{volume}.copy");
     fs::copy(&volume, &copy).expect("a copy");
     place.run(["unmount", &dir]).fails(1, &["locked"]);
@@ -198,7 +198,7 @@ fn what_is_mounted_is_written_before_it_is_locked() {
     // A signal, as at the end of the day: nobody waits for a password that does not come.
     let pid = place.mount(&volume, &dir, &[ISOLATED]).succeeds().json()["pid"].as_u64().expect("a pid") as u32;
     place.run(["lock", &dir]).succeeds();
-    // Nor for somebody who has nothing to say.
+    // Nor does it wait for a client that sends nothing.
     let session = fs::read_dir(place.runtime()).expect("a folder").flatten().next().expect("one");
     let _silent = UnixStream::connect(session.path().join("keys")).expect("it listens");
     tools::run(Command::new("kill").args(["-TERM", &pid.to_string()]));

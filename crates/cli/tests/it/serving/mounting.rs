@@ -53,7 +53,7 @@ fn a_volume_whose_file_is_cut_short_while_it_is_mounted() {
         place.run([&args[..], more, &["--password-file", &place.folder.password, &path]].concat()).succeeds();
         path
     };
-    // With tags no write is taken any more; without, those to what is left are.
+    // With tags, all writes are refused from now on. Without, writes to the remaining part still work.
     for (name, more, taken) in [("plain", &[][..], true), ("tagged", &["--integrity", "hmac-sha256"], false)] {
         let (volume, dir) = (create(name, more), place.dir(&format!("{name}-dir")));
         let mount = ["mount", "--filesystem", "none", "--password-file", &place.folder.password, &volume, &dir];
@@ -273,7 +273,7 @@ fn who_keeps_it_busy_is_named() {
     let forced = place.run(["unmount", "--force", "--json", &dir]).succeeds().json();
     assert_eq!(forced["unmounted"][0]["how"].as_str(), Some("lazily"));
     assert!(!place.mounted(&dir) && place.list().len() == 1);
-    // What is open goes on, and its end is the end.
+    // The open file stays usable. When it is closed, the server ends.
     holder.stdin.take().expect("a pipe").write_all(b"\n").expect("it waits");
     said.read_line(&mut String::new()).expect("it has written");
     holder.wait().expect("it ends");

@@ -64,7 +64,7 @@ impl Cluster {
         self.server = report.succeeds().json()["pid"].to_string();
     }
 
-    /// What a command prints, run by nobody with $data.
+    /// Runs a command as the user nobody, with $data set, and returns its output.
     fn run(&self, command: &str) -> String {
         let script = format!(
             "export data='{}/data' PATH='{}':$PATH; cd /; {AS_NOBODY} sh -ec '{}'",
@@ -109,7 +109,7 @@ fn torture_postgres() {
             let at_work =
                 scope.spawn(|| cluster.run("pgbench -h \"$data\" -n -c 4 -T 60 postgres >/dev/null 2>&1 || true"));
             thread::sleep(Duration::from_millis(500 + random.below(3000) as u64));
-            // Others see what is committed once it is on the disk.
+            // Other connections see a commit once it is on the disk.
             committed = cluster.ask(COUNT).parse().expect("a number");
             if rounds % 3 == 2 {
                 let _ = cluster.place.root_command("kill").args(["-KILL", &cluster.server]).output();

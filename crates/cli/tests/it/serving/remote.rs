@@ -53,7 +53,7 @@ fn every_verb_takes_what_is_elsewhere() {
     run(["identify", uri]).fails(3, &[]);
     let refused = QUICK.iter().copied().chain([pw, "--size", "4M", uri]);
     run(refused).fails(1, &["the size of a remote store is fixed"]);
-    // Zeros all over are nothing to lose, but what is there is not replaced unasked.
+    // An image of zeros has nothing to lose. Existing data are replaced only with --force.
     run(QUICK.iter().copied().chain([pw]).chain(ROOM).chain([uri])).fails(1, &["--force"]);
     run(QUICK.iter().copied().chain([pw]).chain(ROOM).chain(["--force", "--yes", uri])).succeeds();
     run(["identify", uri]).succeeds();
@@ -171,7 +171,7 @@ fn helpers_and_keys_in_another_process() {
     served.stop().succeeds();
 }
 
-/// What is done with the volume that is served: a write through the first helper, through the second, and not through the third.
+/// Writes to the served volume through the first helper and the second. The third must refuse.
 const HELPERS: &str = r#"
 cd "$1"
 put() { qemu-io -n -f raw -c "$1" "$uri" >said 2>&1 && ! grep -Eq 'failed|error' said; }
@@ -185,7 +185,7 @@ put 'write -P 3 8k 4k' && exit 13
 exit 0
 "#;
 
-/// Who else writes to an image is asked again whenever a helper has to be started again. Ceph's programs are played by scripts.
+/// Whenever a helper has to be restarted, it is asked again who else writes to the image. Scripts stand in for Ceph's programs.
 #[test]
 fn nothing_is_written_where_somebody_came_while_the_helper_was_away() {
     let (Some(_), Some(_)) = (program("nbdkit"), program("qemu-io")) else { return };
@@ -281,7 +281,7 @@ fn a_file_of_another_machine_is_mounted_over_ssh() {
     fs::copy(folder.path("id.pub"), folder.path("authorized")).expect("copied");
     let host = fs::read_to_string(folder.path("host.pub")).expect("a key");
     fs::write(folder.path("known"), format!("[127.0.0.1]:{port} {host}")).expect("written");
-    // As Debian's unit does before it starts it.
+    // Debian's unit also creates this before it starts sshd.
     fs::create_dir_all("/run/sshd").expect("a folder");
     let options = [
         format!("Port={port}"),
@@ -314,7 +314,7 @@ fn a_file_of_another_machine_is_mounted_over_ssh() {
     place.run(["mount"].iter().chain(&with).chain([&&*there, &&*dir])).succeeds();
     fs::write(format!("{dir}/file"), "over the line").expect("written");
     place.unmount(&dir).succeeds();
-    // Whoever is there reads it where it is.
+    // A client that is connected reads the remote store itself.
     assert_eq!(place.run(["cat"].iter().chain(&with).chain([&&*file, &"/file"])).succeeds().text(), "over the line");
     // A server that is somebody else is not spoken to.
     fs::write(

@@ -353,7 +353,7 @@ fn a_served_volume_needs_little_memory() {
     let folder = Folder::new();
     let volume = folder.volume("v.tc", "64M", &[]);
     let served = Served::start(["--password-file", &folder.password, "--socket", &folder.str("s"), &volume]);
-    // What it takes for itself: pages of the program's file are shared, and there are more of them in a debug build.
+    // Its private memory: pages of the program's file are shared, and a debug build has more of them.
     let taken = || {
         let status = fs::read_to_string(format!("/proc/{}/status", served.pid)).expect("procfs");
         let line = status.lines().find_map(|l| l.strip_prefix("RssAnon:")).expect("a size");

@@ -1,4 +1,4 @@
-//! Whoever waits for something outside the program hears of Ctrl-C, and the second one ends the program wherever it waits.
+//! Ctrl-C ends every wait for something outside the program, and the second one ends the program in any case.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -16,7 +16,7 @@ use claviger_testkit::tools;
 
 use crate::common::*;
 
-/// Exit code of what was cancelled.
+/// Exit code after a cancellation.
 const CANCELLED: i32 = 8;
 
 /// Long enough for a busy machine, and far less than any server is waited for.
@@ -121,7 +121,7 @@ impl Started {
         }
     }
 
-    /// Whether anything of its group still runs. Who has ended may wait for somebody to take note.
+    /// Whether a process of its group still runs. Ended processes may not have been waited for yet.
     fn is_left(&self) -> bool {
         let group = self.0.id().to_string();
         let runs = |stat: String| {
@@ -217,7 +217,7 @@ fn a_server_elsewhere_that_drips_is_left_at_ctrl_c() {
         servers.push((format!("http://127.0.0.1:{}/volume", http.port), http.connected));
     }
     for (uri, connected) in &servers {
-        // What is only read is not changed, and says so at once.
+        // A read-only source refuses changes at once.
         let writer = (!uri.starts_with("http:")).then_some(&["keyslot", "remove", "--yes", "--password-file"][..]);
         for verb in [&["info", "--password-file"][..]].into_iter().chain(writer) {
             let args = [verb, &[&folder.password, uri]].concat();
@@ -258,7 +258,7 @@ fn runs(program: &Path) -> bool {
         .any(|line| String::from_utf8_lossy(&line).contains(&name))
 }
 
-/// What nobody can look up from: a pipe that nobody opens at its other end, where the kernel waits.
+/// A wait in the kernel that only a signal can end: a pipe whose other end nobody opens.
 #[test]
 fn the_second_ctrl_c_ends_it_wherever_it_waits() {
     let folder = Folder::new();

@@ -229,7 +229,7 @@ fn what_ran_out_of_space_can_be_begun_anew() {
     run(&args).fails(6, &["No space left", "needs ", "1 MiB free"]);
     assert_eq!(fs::read_dir(small.path()).expect("a folder").count(), 0, "nothing is left");
 
-    // Killed before there was anything to go on with: it only says what was to be made.
+    // Killed before there was anything to continue: the state only names the new volume.
     let real = fs::canonicalize(&from).expect("a path");
     let noted = json!({"claviger_conversion": 1, "source": real, "source_size": bytes.len(), "destination": volume,
         "format": "TrueCrypt", "stored": 1, "done": null});
@@ -241,7 +241,7 @@ fn what_ran_out_of_space_can_be_begun_anew() {
     assert!(plaintext(&folder, &volume) == bytes);
 }
 
-/// Both commands that are told can be copied and run.
+/// Both printed commands can be copied and run.
 #[test]
 fn an_unfinished_conversion_says_how_to_go_on_and_how_to_begin_anew() {
     let folder = Folder::new();

@@ -12,7 +12,7 @@ use crate::common::mounts::*;
 use crate::common::*;
 use claviger_testkit::tools;
 
-/// What makes volumes, in as many ways as are fast.
+/// Options for new volumes of every kind that is made quickly.
 const NEW: &[&[&str]] = &[
     &["--format", "LUKS1", "--size", "4M", "--iterations", "1000"],
     &["--format", "LUKS2", "--size", "20M", "--kdf", "pbkdf2", "--iterations", "1000"],
@@ -124,7 +124,7 @@ fn an_empty_passphrase_opens_what_has_one() {
     run(["info", "--password-file", &folder.password, &volume]).succeeds();
 }
 
-/// Any password opens a plain volume, to noise: whoever writes to it then has lost it. cryptsetup makes the same difference.
+/// Any password opens a plain volume, to noise, and a write would then destroy it. cryptsetup makes the same difference.
 #[test]
 fn a_plain_volume_does_not_open_where_no_password_came() {
     let folder = Folder::new();
@@ -148,7 +148,7 @@ fn a_plain_volume_does_not_open_where_no_password_came() {
     }
 }
 
-/// What a descriptor can be.
+/// What a file descriptor refers to.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     Pipe,
@@ -216,7 +216,7 @@ fn the_command_of_serve_cannot_read_the_password() {
     ] {
         let args = serve(&[&["--truecrypt"], how].concat(), &volume);
         let ran = given(giving(&folder, kind), number, &args).succeeds();
-        // What has nothing to do with the password is passed on.
+        // Descriptors other than the password's are inherited.
         assert_eq!(ran.text(), "has 49\n", "{kind:?} {how:?}: {ran:?}");
     }
 }
@@ -239,7 +239,7 @@ fn the_command_of_serve_cannot_read_keys() {
     fs::create_dir(&keys).and_then(|()| fs::copy(&folder.password, &key)).expect("a keyfile");
     let of_folder = ["--truecrypt", "--no-password", "--keyfile", &folder.str("keys")];
     only_49(File::open(&key).expect("a keyfile").into(), &of_folder, &volume);
-    // What programs get anyway gives no password.
+    // A standard stream is not accepted as a source of the password.
     run(["info", "--password-fd", "2", &volume]).fails(6, &["--password-fd 2"]);
 
     // A part of a pipe: the rest of it is in there still.

@@ -18,13 +18,13 @@ use serde_json::Value;
 
 const OPEN: [&str; 4] = ["--format", "TrueCrypt", "--hash", "SHA-512"];
 
-/// What is found of `volume`.
+/// Audits `volume` without a password.
 #[track_caller]
 fn audit(volume: &str, more: &[&str]) -> Value {
     run(["verify", "--deniability", "--json"].iter().chain(more).chain([&volume])).succeeds().json()
 }
 
-/// The same for whoever has the password in this file.
+/// Audits it for an observer who has the password in this file.
 #[track_caller]
 fn audit_with(password: &str, volume: &str, more: &[&str]) -> Value {
     audit(volume, &[&OPEN[..], &["--password-file", password], more].concat())
@@ -34,7 +34,7 @@ fn found<'a>(audit: &'a Value, name: &str) -> Option<&'a Value> {
     audit["findings"].as_array().expect("a list").iter().find(|finding| finding["name"] == name)
 }
 
-/// What the finding gives away, and what is seen.
+/// What the finding reveals, and what the observer sees.
 #[track_caller]
 fn finding<'a>(audit: &'a Value, name: &str) -> (Option<&'a str>, &'a str) {
     let finding = found(audit, name).unwrap_or_else(|| panic!("{name}: {audit}"));
@@ -67,7 +67,7 @@ fn differing(old: &[u8], new: &[u8]) -> Vec<usize> {
 fn in_holes(path: &str) -> u64 {
     let file = File::open(path).expect("a file");
     let len = file.metadata().expect("a file").len();
-    // What was read is in the cache, and counts as written.
+    // Pages in the cache because they were read count as data, not as holes.
     fadvise(&file, 0, None, Advice::DontNeed).expect("allowed");
     let (mut at, mut bytes) = (0, 0);
     while at < len {
@@ -161,7 +161,7 @@ fn two_copies_show_what_was_written_between_them() {
     let Hiding { folder, volume, inner, .. } = &hiding;
     let earlier = folder.str("earlier");
     let keep = || fs::copy(volume, &earlier).expect("copied");
-    // What is seen, and the sectors that the observer sees differ.
+    // Compares what the observer sees with the sectors that really differ.
     let compared = |free: u64| {
         let audit = audit_with(&folder.password, volume, &["--earlier", &earlier]);
         let changed = differing(&bytes(&earlier), &bytes(volume));
@@ -205,7 +205,7 @@ fn two_copies_show_what_was_written_between_them() {
     write(inner, "write -P 7 64k 4096");
     assert_eq!(compared(free), (None, 8, 8, 0));
 
-    // A file in the outer one, which takes what was free before.
+    // A file in the outer volume, which takes space that was free before.
     keep();
     let letter = folder.str("letter");
     fs::write(&letter, "Dear observer, ".repeat(2000)).expect("a file");
@@ -270,7 +270,7 @@ fn times_and_the_file_system_are_what_other_programs_say_and_nothing_is_touched(
     let text = |program: &str, args: &[&str]| {
         String::from_utf8(tools::run(Command::new(program).args(args)).stdout).expect("text").trim().to_owned()
     };
-    // Read before the times are looked at: that reading is one.
+    // Read before the times are examined: that reading is one.
     let (before, stat) = (bytes(&volume), || text("stat", &["-c", "%X %Y %Z %x %y %z", &volume]));
     let stated = stat();
     let seen = audit_with(&folder.password, &volume, &["--earlier", &volume]);

@@ -11,7 +11,7 @@ use claviger_testkit::random::Random;
 use claviger_testkit::tools;
 use serde_json::Value;
 
-/// What keeps the trials cheap.
+/// Options that keep the number of trials low.
 const HINTS: [&str; 4] = ["--format", "TrueCrypt", "--hash", "SHA-512"];
 
 /// Explains `volume` with a password.

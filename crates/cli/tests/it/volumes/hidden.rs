@@ -89,7 +89,7 @@ fn a_hidden_volume_is_made_and_opens_with_its_own_password() {
     let facts = of(&hiding.inner);
     assert_eq!((&facts["hidden"], &facts["size"]), (&true.into(), &(1 << 20).into()), "{facts}");
     assert_eq!(of(&hiding.folder.password)["hidden"], false);
-    // Once more, with the same password: that would be the end of what is in it.
+    // Once more, with the same password: that would destroy the data of the first one.
     run(hiding.create(&yes)).fails(1, &["already opens an existing hidden volume"]);
     // The outer files are as they were.
     let outer = hiding.plain("TrueCrypt", &hiding.folder.password);

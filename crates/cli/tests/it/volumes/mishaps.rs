@@ -100,7 +100,7 @@ fn a_disk_that_was_initialised_opens_by_its_backup_header() {
 fn what_is_written_over_a_volume_is_named_and_the_backup_header_opens() {
     let Some(volume) = VeraCrypt::new() else { return };
     let with_table = |label: &str| format!("printf 'label: {label}\\nstart=2048, size=1024\\n' | sfdisk -q DISK");
-    // What was written, by which program, and whether none of the volume's data can have been under it.
+    // What was written, by which program, and whether it certainly overwrote no data of the volume.
     for (what, program, script, harmless) in [
         ("partition table", "sfdisk", with_table("dos"), true),
         ("GPT", "sfdisk", with_table("gpt"), true),
@@ -195,7 +195,7 @@ fn what_is_missing_of_the_data_is_said_and_the_rest_can_be_read() {
     assert!(findings(&json).contains(&words) && json["advice"].to_string().contains("--truncated"), "{json:#}");
     volume.with(&["info", &path]).fails(4, &[&words]);
     volume.with(&["info", "--truncated", &path]).succeeds();
-    // Cut off at the end, behind the data and in them.
+    // Cut off at the end, after the data and in them.
     let end = volume.whole.len() - 262_144;
     for (left, code, words) in [
         (end + 131_072 + 100_000, 0, "31072 bytes are missing, and it has no complete"),
@@ -369,7 +369,7 @@ fn every_command_that_is_advised_is_one_that_the_format_has() {
     for (name, bytes) in cases {
         let path = folder.str("volume");
         fs::write(&path, &bytes).expect("written");
-        // VeraCrypt's trials cost a minute for all variants of the password, and nothing shows which of the two it is.
+        // VeraCrypt needs a minute for all variants of the password, and nothing shows which of the two formats it is.
         let hints = if name.starts_with("TrueCrypt") { &["--truecrypt", "--hash", "SHA-512"][..] } else { &[] };
         let given = [hints, &["--password-file", &wrong]].concat();
         let hows = [&["--without-password"][..], &given];
@@ -379,7 +379,7 @@ fn every_command_that_is_advised_is_one_that_the_format_has() {
             assert_ne!(done.code, 0, "{name}: {json:#}");
             for command in json["advice"].as_array().expect("a list").iter().filter_map(|a| a["command"].as_str()) {
                 assert!(!command.contains("claviger explain"), "{name}: {command}");
-                // This needs what a person has to fill in.
+                // These have a part that a person must fill in.
                 if command.contains("CIPHER") {
                     continue;
                 }

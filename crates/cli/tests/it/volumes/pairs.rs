@@ -10,18 +10,18 @@ use claviger_testkit::bitlocker::maker::{self, Kind, Protector};
 /// A volume of which a copy is made for each pair.
 struct Bed {
     folder: Folder,
-    /// What its data are.
+    /// Its data.
     plaintext: Vec<u8>,
-    /// Files with the passwords of which one opens it in the end.
+    /// Files with passwords, one of which opens it in the end.
     passwords: Vec<String>,
-    /// What is done to it.
+    /// The verbs that change it.
     verbs: Vec<Vec<String>>,
-    /// What makes looking for its header quick.
+    /// Options that make the search for its header quick.
     quickly: &'static [&'static str],
 }
 
 impl Bed {
-    /// Of the volume `v` in the folder; `@` stands before the names of files in it.
+    /// For the volume `v` in the folder; `@` marks the names of files in it.
     fn new(folder: Folder, passwords: &[&str], verbs: &[&str]) -> Self {
         let path = |name: &str| folder.str(name);
         for (name, text) in [("two", "two"), ("three", "three"), ("new", "something new")] {

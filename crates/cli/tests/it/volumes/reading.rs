@@ -111,7 +111,7 @@ fn hints_narrow_the_trials() {
         let args = ["info", "--json"].iter().chain(more).map(ToString::to_string).chain(args.clone());
         run_with(sample.1.as_bytes(), args).succeeds().json()["trials"].as_u64().expect("a number")
     };
-    // One, and what other threads tried meanwhile in the 4 other places of a header.
+    // One, and what other threads tried in the meantime in the 4 other places of a header.
     let hinted = trials(&["--hash", "sha-512", "--cipher", "aes", "--format", "truecrypt", "--no-aes"]);
     assert!((1..=7).contains(&hinted), "{hinted} trials of one hash and one cipher");
     assert!(trials(&["--no-aes"]) >= 1);
@@ -369,7 +369,7 @@ fn not_a_volume_is_3() {
         run(["identify", &folder.str(name)]).fails(3, &[]);
         run(["info", "--password-file", &folder.password, &folder.str(name)]).fails(3, &["TrueCrypt"]);
     }
-    // The others are looked at all the same.
+    // The others are still examined.
     let volume = folder.volume("v.tc", "1M", &[]);
     let both = run(["identify", "--json", &folder.str("none"), &folder.str("text"), &volume]).fails(6, &["none"]);
     assert_eq!(both.json().as_array().expect("a list").len(), 2);
@@ -389,7 +389,7 @@ fn a_volume_cut_short_is_4() {
     let left = (512 << 10) - (128 << 10);
     let args = ["cat", "--truncated", "--length", &left.to_string(), "--password-file", &folder.password, &volume];
     assert!(run(args).succeeds().out == whole[..left]);
-    // All that is there comes out before the error, whatever the size of the chunks.
+    // All readable data come out before the error, with any size of chunks.
     let all = run(["cat", "--truncated", "--password-file", &folder.password, &volume]).fails(6, &[]);
     assert!(all.out == whole[..left]);
 }
@@ -428,11 +428,11 @@ fn a_damaged_header_is_helped_by_its_backup() {
     info(&[]).fails(4, &["damaged", "checksum"]);
     bytes[backup + 10] ^= 1;
     fs::write(&volume, &bytes).expect("damaged");
-    // Without its salt, a header is indistinguishable from one of another password, and that is what it says.
+    // Without its salt, a header looks like one of another password, and the message says so.
     info(&["--truecrypt"]).fails(2, &["damaged header", "wrong passphrase", "look the same"]);
 }
 
-/// What a power cut leaves: a volume is there only if its header is, and both have their names.
+/// After a power cut, a volume exists only if its header does, and both have their final names.
 #[test]
 fn a_detached_header_is_durable_before_its_volume_is() {
     let Some(strace) = tools::program("strace") else { return };
@@ -686,7 +686,7 @@ fn names_are_known_without_their_hyphens() {
     assert_eq!((&info["hash"], &info["cipher"]), (&"SHA-512".into(), &"Serpent-AES".into()));
 }
 
-/// A volume whose cipher is `cipher_null`: what is in it can be read, with a warning, and written only where that is asked for.
+/// A volume whose cipher is `cipher_null` can be read, with a warning, and written only on request.
 #[test]
 fn a_volume_that_nothing_encrypts_is_read_only() {
     let folder = Folder::new();
@@ -711,7 +711,7 @@ fn a_volume_that_nothing_encrypts_is_read_only() {
     assert!(run([&["cat"], &how[..]].concat()).succeeds().out == fs::read(&path).expect("it is there"));
 }
 
-/// A volume without a header opens as it is told when it is made, whatever form of a cipher's name was given.
+/// A volume without a header opens with the options that `create` prints, in whichever form the cipher's name was given.
 #[test]
 fn what_is_told_of_a_volume_without_a_header_opens_it() {
     let folder = Folder::new();

@@ -119,7 +119,7 @@ fn a_full_file_system_is_told_before_anything_changes() {
             run(["resize", "--size", "500M", &path]).fails(6, &["No space left", "its old size", &path]);
             run(["resize", "--size", "500M", "--quick", &path]).fails(6, &["No space left", "needs 4", " free"]);
             assert!(fs::read(&path).expect("it is there") == before, "{}", place.display());
-            // And what was taken was given back.
+            // And the added space was given back.
             fs::write(place.join("other"), vec![1; 4 << 20])
                 .and_then(|()| fs::remove_file(place.join("other")))
                 .expect(room);
@@ -129,7 +129,7 @@ fn a_full_file_system_is_told_before_anything_changes() {
     };
     let Some(memory) = Tmpfs::new("size=32M") else { return };
     full(memory.path(), "room in memory");
-    // ext2 cannot allocate what is not written.
+    // ext2 cannot allocate blocks without writing them.
     for kind in ["ext4", "ext2"] {
         let Some(mkfs) = tools::program("mke2fs") else { return };
         let (image, dir) = (folder.path(&format!("{kind}.img")), folder.path(kind));
@@ -155,7 +155,7 @@ fn resize_to(strace: &Path, what: &str, args: &[&str]) -> Done {
     command.args(["-k", "5", "300"]).arg(strace).args(["-f", "-o", "/dev/null", "-e", &format!("inject={what}")]);
     command.arg(env!("CARGO_BIN_EXE_claviger")).args(["resize", "--yes"]).args(args);
     let output = command.stdin(std::process::Stdio::null()).output().expect("strace starts");
-    // strace ends as what it runs does, by a signal of its own.
+    // strace ends as the program that it runs, by the same signal.
     let code = output.status.code().unwrap_or(-1);
     Done { code, out: output.stdout, err: String::from_utf8_lossy(&output.stderr).into_owned() }
 }

@@ -11,7 +11,7 @@
 //!
 //! This code was tested only in an emulator, and never timed. The optimised program has this many instructions per block, counted
 //! in the loops over 8 blocks, with keys of 256 (128) bits: ECB 34.6 (25.1), XTS 40.9 (31.4), decryption of CBC 38.0 (28.5),
-//! encryption of 8 chains 39.9 (30.4). Of these 27 (19) are AES instructions. Each AESMC or AESIMC stands right behind its AESE or
+//! encryption of 8 chains 39.9 (30.4). Of these 27 (19) are AES instructions. Each AESMC or AESIMC stands right after its AESE or
 //! AESD, on the same register: many processors run such a pair as one instruction. The loops access only round keys and data in
 //! memory.
 #![allow(unsafe_code, reason = "vector intrinsics")]

@@ -402,7 +402,7 @@ unsafe fn masked_vectors<V: Vector, const N: usize, const DECRYPT: bool>(
 unsafe fn cbc<V: Vector>(keys: &[[u8; 16]], iv: &[u8; 16], chain: &mut [u8]) {
     let group = 16 * V::BLOCKS * IN_FLIGHT;
     let mut end = chain.len();
-    // SAFETY: each group begins a block or more behind the chain's beginning, each block within it; the caller vouches
+    // SAFETY: each group begins a block or more after the chain's beginning, each block within it; the caller vouches
     // for the instructions.
     unsafe {
         while end >= group + 16 {

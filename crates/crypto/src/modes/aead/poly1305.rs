@@ -255,7 +255,7 @@ trait Field: Copy {
     unsafe fn zero() -> Self;
     unsafe fn key(r: &[[u64; 2]; LANES]) -> Self::Key;
     unsafe fn splat(word: u64) -> Self::Word;
-    /// The two words of each block of a row, which begins `at` bytes behind each of the addresses.
+    /// The two words of each block of a row, which begins `at` bytes after each of the addresses.
     unsafe fn read(from: &[*const u8; LANES], at: usize) -> [[Self::Word; 2]; ROW];
     /// Adds a block, with a one above it, and multiplies.
     unsafe fn absorb(self, key: &Self::Key, block: [Self::Word; 2]) -> Self;

@@ -91,7 +91,7 @@ impl Guarded {
         Self(vec![Self::GUARD_BYTE; longest + 2 * Self::GUARD + 2 * Self::ALIGNMENTS])
     }
 
-    /// Lets `crypt` work on a copy of `input` that begins `alignment` bytes behind a cache line, and compares.
+    /// Lets `crypt` work on a copy of `input` that begins `alignment` bytes after a cache line, and compares.
     /// `what` says what failed.
     pub fn check(
         &mut self,

@@ -142,7 +142,7 @@ impl FolderKeys for Secrets {
 
     fn create(&self) -> io::Result<(Vec<u8>, Payload)> {
         let NewFiles { suite, place, tokens } = self.new_files;
-        // An AES-192 key is stored with zeros behind its own bytes.
+        // An AES-192 key is stored with zeros after its own bytes.
         let mut key = Secret::zeroed(suite.sealed_bytes());
         random::fill(&mut key[..suite.key_bytes])?;
         let seal = |(at, token): (usize, &Token)| {

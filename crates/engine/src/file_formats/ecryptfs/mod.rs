@@ -262,7 +262,7 @@ fn judge(survey: &Survey, unwrapped: bool) -> Result<()> {
     }
 }
 
-/// The cipher for new files: the one asked for, or the one that existing files use.
+/// The cipher for new files: the requested one, or the one that existing files use.
 fn new_suite(with: &Unlock<'_>, known: Option<Suite>) -> Result<Suite> {
     let cipher = with.cipher.or(with.folder.cipher);
     let key_bytes = with.folder.key_bytes.or(with.headerless.key_bits.map(|bits| bits as usize / 8));

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 /// The default key size of the kernel and ecryptfs-utils, in bytes.
 const DEFAULT_KEY: usize = 16;
 
-/// AES-192 has its own code, and its keys are stored with eight zeros behind them: code, key bytes, stored bytes.
+/// AES-192 has its own code, and its keys are stored with eight zeros after them: code, key bytes, stored bytes.
 const AES_192: (u8, usize, usize) = (8, 24, 32);
 
 /// A cipher.

@@ -73,7 +73,7 @@ impl Fek {
         let mut unsupported = None;
         let pairs = info.entries().flat_map(|entry| keys.iter().map(move |key| (entry, key)));
         let mut pairs: Vec<_> = pairs.filter(|(entry, key)| may_open(entry, &***key)).collect();
-        // A certificate may have been renewed meanwhile, so in the end only the key decides.
+        // A certificate may have been renewed in the meantime, so in the end only the key decides.
         pairs.sort_by_key(|(entry, key)| !is_named(entry, &***key));
         for (entry, key) in pairs {
             if entry.flags != 0 {

@@ -248,7 +248,7 @@ impl<'a> Part<'a> {
         u32_at(self.bytes, at)
     }
 
-    /// The `len` bytes from `from` on, which must lie behind the fixed part of `fixed` bytes.
+    /// The `len` bytes from `from` on, which must lie after the fixed part of `fixed` bytes.
     fn part(&self, field: &'static str, fixed: usize, from: u32, len: u32) -> Result<Self> {
         let (from, len) = (from as usize, len as usize);
         let bytes = self.bytes.get(from..).and_then(|rest| rest.get(..len)).filter(|_| from >= fixed);
@@ -256,7 +256,7 @@ impl<'a> Part<'a> {
         Ok(Self { bytes: bytes.ok_or_else(wrong)?, at: self.at + from })
     }
 
-    /// Everything from `from` on, which must lie behind the fixed part.
+    /// Everything from `from` on, which must lie after the fixed part.
     fn rest(&self, field: &'static str, fixed: usize, from: u32) -> Result<Self> {
         self.part(field, fixed, from, (self.bytes.len() as u32).saturating_sub(from))
     }

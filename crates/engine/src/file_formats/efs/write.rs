@@ -261,7 +261,7 @@ impl Contents<'_> {
         Ok(())
     }
 
-    /// The trailer behind the ciphertext, with its offset.
+    /// The trailer after the ciphertext, with its offset.
     fn trailer(&self) -> Option<(u64, [u8; 2])> {
         let end = self.size.next_multiple_of(SECTOR);
         let wanted = self.size > 0 && !matches!(self.how, Transfer::Clear);
@@ -407,15 +407,14 @@ impl<'a> Old<'a> {
         Ok(self.place.tree.set_times(node, modified, self.attributes.accessed)?)
     }
 
-    /// Refuses a file that changed meanwhile.
+    /// Refuses a file that changed in the meantime.
     fn unchanged(&self) -> Result<()> {
         let now = self.place.tree.attributes(self.node.node())?;
         if (now.size, now.modified, now.links)
             != (self.attributes.size, self.attributes.modified, self.attributes.links)
         {
-            return Err(
-                Error::new(ErrorKind::InUse { holder: None }).hint("The file changed meanwhile; nothing was changed.")
-            );
+            return Err(Error::new(ErrorKind::InUse { holder: None })
+                .hint("Another program has just changed the file. Nothing was changed. Try again."));
         }
         Ok(())
     }

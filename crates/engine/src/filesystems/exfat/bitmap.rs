@@ -57,7 +57,7 @@ impl Bitmap {
             let bytes = &bytes[..bytes.len().min((len - at) as usize)];
             used += bytes.iter().map(|byte| byte.count_ones()).sum::<u32>();
             at += bytes.len() as u64;
-            // The bits behind the last cluster are undefined.
+            // The bits after the last cluster are undefined.
             if at == len && !self.clusters.is_multiple_of(8) {
                 used -= (bytes[bytes.len() - 1] >> (self.clusters % 8)).count_ones();
             }

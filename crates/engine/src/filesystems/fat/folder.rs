@@ -123,7 +123,7 @@ impl Folder {
         self.by_name.insert(self.layout.folded(name), at);
     }
 
-    /// The number of entries before the first unused one. The bytes behind that entry are undefined.
+    /// The number of entries before the first unused one. The bytes after that entry are undefined.
     pub fn end(&self) -> u32 {
         self.used.len() as u32
     }

@@ -142,7 +142,7 @@ impl Fat {
         }
     }
 
-    /// Removes the zeros again, unless someone wrote behind them meanwhile.
+    /// Removes the zeros again, unless someone wrote after them in the meantime.
     fn unfill(&self, file: Node, before: Option<u64>, to: u64) {
         let Some(before) = before else { return };
         let grown = self.attributes(file).is_ok_and(|now| (before..=to).contains(&now.size) && now.size != before);

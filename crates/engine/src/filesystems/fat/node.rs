@@ -893,7 +893,7 @@ impl State {
             // If its long name is missing, a file still has the short one.
             false => BTreeSet::from([self.sector_of(place)]),
         };
-        // The entries behind the last used one are undefined, so the next entry must mark the end.
+        // The entries after the last used one are undefined, so the next entry must mark the end.
         let next = found.slots.end;
         if next > end && next < space {
             let place = self.slot_at(folder, next)?;
@@ -902,7 +902,7 @@ impl State {
             }
             self.put_bytes(place, &[entry::END; entry::LEN])?;
         }
-        // An exFAT set without its names is damaged, and bytes behind the end are not entries. So the record is written last.
+        // An exFAT set without its names is damaged, and bytes after the end are not entries. So the record is written last.
         if sectors.len() > 1 {
             self.last.insert(self.sector_of(place));
         }

@@ -32,7 +32,7 @@ pub struct NtfsBootSector {
     pub mft: u64,
     /// Size of a record in the MFT: a power of two from 512 to 65536.
     pub record: u64,
-    /// The length of the file system, without the copy of the boot sector behind it.
+    /// The length of the file system, without the copy of the boot sector after it.
     pub len: u64,
 }
 

@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::little_endian::u32_at;
 use crate::trees::{NodeKind, damaged};
 
-/// The longest reparse point, in bytes (MS-FSCC, 2.1.2: 16 KiB of data behind the header).
+/// The longest reparse point, in bytes (MS-FSCC, 2.1.2: 16 KiB of data after the header).
 pub const LARGEST: usize = (16 << 10) + 24;
 
 /// The tag of a file of a cloud service, such as OneDrive. The mask omits the four bits with the service's number.

@@ -161,7 +161,11 @@ impl Plan {
                 kept.iter_mut().zip(places).for_each(|(part, place)| part.offset = *place);
             }
             ReservedAt::At(places) => {
-                return Err(Error::misuse(format!("{} places for {} parts", places.len(), kept.len())));
+                return Err(Error::misuse(format!(
+                    "{} places were given for {} reserved areas",
+                    places.len(),
+                    kept.len()
+                )));
             }
             ReservedAt::Spread if self.spread(&mut kept) => {}
             ReservedAt::Spread | ReservedAt::AtEnd => {

@@ -1,5 +1,5 @@
 //! Datums, the entries of a metadata block (libbde, "BitLocker Drive Encryption (BDE) format", section "FVE metadata entry"). Each
-//! has a size, a role, a type, a version, and a value, which may contain further datums behind a few fields of its own.
+//! has a size, a role, a type, a version, and a value, which may contain further datums after a few fields of its own.
 //!
 //! Unknown datums are preserved byte for byte.
 
@@ -125,7 +125,7 @@ impl Datum {
         HEADER + self.value.len()
     }
 
-    /// Returns the datums in its value, behind `fields` bytes.
+    /// Returns the datums in its value, after `fields` bytes.
     ///
     /// # Errors
     /// `Malformed`.
@@ -170,7 +170,7 @@ impl Datum {
         Self::new(role, kind::TEXT, units.flat_map(u16::to_le_bytes).collect())
     }
 
-    /// Returns the value behind `fields` bytes.
+    /// Returns the value after `fields` bytes.
     pub fn behind(&self, fields: usize) -> Result<&[u8]> {
         self.value.get(fields..).ok_or_else(|| {
             let what = format!("an entry of type {:#x} has {} bytes but needs {fields}", self.kind, self.value.len());

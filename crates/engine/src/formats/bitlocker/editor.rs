@@ -222,7 +222,7 @@ impl<'a> Change<'a> {
         Ok(made)
     }
 
-    /// Adds a protector behind the others, and returns its number.
+    /// Adds a protector after the others, and returns its number.
     fn add(&mut self, opener: &Opener) -> Result<u32> {
         let number = self.count();
         let made = self.made(opener, Guid::random()?)?;

@@ -354,7 +354,7 @@ impl Log {
 
     /// Returns sequence, chunk and contents of the intact records. For a partly written record, no sector was converted yet.
     fn records(log: &[u8], size: usize) -> impl Iterator<Item = (u64, u64, &[u8])> {
-        // There are two, behind the log's own header, possibly padded to whole units.
+        // There are two, after the log's own header, possibly padded to whole units.
         let places = [Self::UNIT, Self::UNIT.saturating_add(size)].into_iter();
         let places = places.chain((Self::UNIT..log.len()).step_by(Self::UNIT));
         let records = places.filter_map(|at| log.get(at..)).filter(|record| {

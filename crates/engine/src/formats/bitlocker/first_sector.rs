@@ -12,7 +12,7 @@ const TO_GO: Guid =
 /// Jumps to [`CODE`].
 const JUMP: [u8; 3] = [0xeb, 0x58, 0x90];
 const CODE_AT: usize = 90;
-/// Prints the text behind it, then halts. Real mode, loaded at 0x7c00.
+/// Prints the text after it, then halts. Real mode, loaded at 0x7c00.
 const CODE: [u8; 25] = [
     0x31, 0xc0, // xor ax, ax
     0x8e, 0xd8, // mov ds, ax
@@ -47,7 +47,7 @@ pub(super) fn plain(sector_size: u32, metadata: [u64; COPIES], eow: Option<[u64;
     sector
 }
 
-/// The sector of a volume behind a discovery volume: a FAT32 with the volume's sector size.
+/// The sector of a volume after a discovery volume: a FAT32 with the volume's sector size.
 pub(super) fn to_go(fat: &Discovery, metadata: [u64; COPIES]) -> [u8; LEN] {
     let mut sector = common(fat.sector as u32, fat.cluster_sectors as u8);
     put(&mut sector, 3, TO_GO_SIGNATURE);

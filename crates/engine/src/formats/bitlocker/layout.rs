@@ -35,7 +35,7 @@ pub(super) struct Places {
     pub encrypted: u64,
     /// Parts about which more is known than the watermark says, in order.
     pub apart: Vec<Part>,
-    /// Whether Vista made the volume: the boot sector and the 15 sectors behind it are in the clear.
+    /// Whether Vista made the volume: the boot sector and the 15 sectors after it are in the clear.
     pub vista: bool,
 }
 

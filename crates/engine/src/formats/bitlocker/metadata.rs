@@ -8,7 +8,7 @@
 //!          56 place of the header (Vista: the NTFS boot sector's place of the MFT mirror) 8
 //! data set 64 size 4 │ 68 1 4 │ 72 its header's size, 48 4 │ 76 size 4 │ 80 GUID of the volume 16 │ 96 next nonce counter 4 │
 //!         100 method 2 │ 102 the same or 0 2 │ 104 time 8 │ 112 datums
-//! behind the block: 0 size 2 │ 2 version 2 │ 4 CRC-32 of the block 4 │ 8 its SHA-256, a sealed key
+//! after the block: 0 size 2 │ 2 version 2 │ 4 CRC-32 of the block 4 │ 8 its SHA-256, a sealed key
 //! ```
 
 use std::fmt;
@@ -38,7 +38,7 @@ pub(super) const COPIES: usize = 3;
 /// The offsets of the data set and its datums.
 const DATA_SET: usize = 64;
 const DATUMS: usize = DATA_SET + 48;
-/// The size of the part before the sealed hash, behind the block, in bytes.
+/// The size of the part before the sealed hash, after the block, in bytes.
 const VALIDATION: usize = 8;
 /// The block is padded to a multiple of this, in bytes.
 const UNIT: usize = 16;
@@ -257,7 +257,7 @@ fn block_size(bytes: &[u8]) -> usize {
     if u16_at(bytes, 10) == VISTA { size } else { size * UNIT }
 }
 
-/// The validation behind a block: whether it is intact, and who wrote it.
+/// The validation after a block: whether it is intact, and who wrote it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Validation {
     pub version: u16,
@@ -266,7 +266,7 @@ pub(super) struct Validation {
 }
 
 impl Validation {
-    /// Returns it as stored behind `block`.
+    /// Returns it as stored after `block`.
     pub fn bytes(&self, block: &[u8]) -> Vec<u8> {
         let room = area(u16_at(block, 10));
         let mut bytes = ((room - block.len() as u64) as u16).to_le_bytes().to_vec();

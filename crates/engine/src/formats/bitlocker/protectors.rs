@@ -106,7 +106,7 @@ impl Protector {
         Ok(opened.filter(|vmk| vmk.len() == super::VMK))
     }
 
-    /// The blob that a TPM sealed, behind the bits for its PCRs.
+    /// The blob that a TPM sealed, after the bits for its PCRs.
     pub fn tpm_blob(&self) -> Option<&[u8]> {
         first(&self.properties, kind::TPM)?.value.get(4..)
     }

@@ -126,7 +126,7 @@ fn read_run(run: &[u8]) -> Typed {
     }
 }
 
-/// Drops other numbers in front and behind, such as page numbers, if there are too many groups.
+/// Drops other numbers before and after, such as page numbers, if there are too many groups.
 fn without_neighbours<'a, 'b>(groups: &'a [&'b [u8]]) -> &'a [&'b [u8]] {
     let is_other = |group: &[u8]| group.len() != DIGITS;
     let mut left = groups;

@@ -18,7 +18,7 @@ pub(super) const STEPS: [&str; 3] =
 /// that were intact.
 ///
 /// # Errors
-/// `Misuse` if there is too little space, or a conversion was interrupted: its log may be behind a block.
+/// `Misuse` if there is too little space, or a conversion was interrupted: its log may be after a block.
 pub(super) fn rewritten(metadata: Metadata, vmk: &Secret, read: &[Copy]) -> Result<Edit> {
     if metadata.state == State::DIRTY {
         let what = "its conversion was interrupted and must be resumed before other changes";

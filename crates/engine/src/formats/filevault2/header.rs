@@ -2,7 +2,7 @@
 //! section "Volume header"; cryptsetup 2.6.1, lib/fvault2/fvault2.c, `struct volume_header`). All numbers are little-endian.
 //!
 //! ```text
-//!   0  4  checksum of what is behind byte 8     104  8  first metadata block, three more follow
+//!   0  4  checksum of what follows byte 8       104  8  first metadata block, three more follow
 //!   4  4  its seed, FFFFFFFF                    168  4  bytes of key data, 16
 //!   8  2  version, 1                            172  4  cipher of the metadata, 2: AES-XTS
 //!  10  2  type of the block, 10                 176 16  key data

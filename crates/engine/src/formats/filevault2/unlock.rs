@@ -148,7 +148,7 @@ struct Trials<'a> {
     with: &'a Unlock<'a>,
     /// Forms of the passphrase, each with a user and the user's index.
     all: Vec<(&'a Secret, usize, &'a UserBox)>,
-    /// The first one that opened: those behind it no longer matter.
+    /// The first one that opened: those after it no longer matter.
     best: AtomicUsize,
     found: Mutex<Option<(usize, Secret)>>,
     /// Microseconds of finished work. The lock is held while progress is reported, which keeps the reports in order.

@@ -334,7 +334,7 @@ mod tests {
         }
     }
 
-    /// gpg needs a while for the longest possible derivation, and is cancelled meanwhile. However soon it ends, the error is the
+    /// gpg needs a while for the longest possible derivation, and is cancelled before that. However soon it ends, the error is the
     /// same.
     #[test]
     fn a_message_that_asks_for_much_work_is_let_go_of() {

@@ -216,7 +216,7 @@ impl Kdf {
     }
 }
 
-/// What [`Kdf::choose`] will choose, as far as a fraction of a second tells: it measures much longer. `None` for a cost that it refuses.
+/// A forecast of [`Kdf::choose`] in a fraction of a second: the real choice measures much longer. `None` for a cost that it refuses.
 pub(in crate::formats) fn expected(
     cost: &Cost<'_>,
     defaults: Defaults,

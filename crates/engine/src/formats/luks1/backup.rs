@@ -23,7 +23,7 @@ pub(super) fn back_up(store: &dyn Store) -> Result<HeaderBackup> {
     header.sound()?;
     let end = header.areas_end();
     let mut bytes = vec![0; end.next_multiple_of(ALIGNMENT) as usize];
-    // The data may begin behind the last area.
+    // The data may begin after the last area.
     store.read_at(0, &mut bytes[..end as usize])?;
     // Between header and first keyslot there may be old signatures.
     let first = header.slots.iter().map(|slot| slot.area(header.key_len).start).min().unwrap_or(0);
@@ -110,7 +110,7 @@ fn nothing_there(store: &dyn Store, backup: &Phdr, key: Option<&Secret>) -> Resu
     }
     let mut start = vec![0; store.len().min(1 << 17) as usize];
     store.read_at(0, &mut start)?;
-    let is = magic::known(&start).unwrap_or("no header of LUKS");
+    let is = magic::known(&start).unwrap_or("something other than a LUKS header");
     let what = format!("nothing shows that the backup belongs here: the volume begins with {is}");
     let hint = match key {
         None => {

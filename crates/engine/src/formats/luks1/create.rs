@@ -70,7 +70,7 @@ pub(super) fn create(store: &dyn Store, spec: &Spec<'_>, first: &[Credential]) -
     })
 }
 
-/// The store size for `plain` bytes of plaintext behind the header and the keyslots, in bytes.
+/// The store size for `plain` bytes of plaintext after the header and the keyslots, in bytes.
 pub(super) fn stored_len(plain: u64, spec: &Spec<'_>) -> Result<u64> {
     stored_behind(NewLuks1::new(spec)?.data_start, plain, spec)
 }
@@ -262,7 +262,7 @@ fn digest_iterations(kdf: &Kdf, cost: &Cost<'_>) -> u32 {
     u32::try_from(u64::from(*iterations) * DIGEST_MS / time_ms).unwrap_or(u32::MAX).max(MIN_ITERATIONS)
 }
 
-/// Erases the old contents: zeros for the header and the gaps between and behind the areas, random bytes for the areas.
+/// Erases the old contents: zeros for the header and the gaps between and after the areas, random bytes for the areas.
 fn write_clean(store: &dyn Store, end: u64, plan: &NewLuks1) -> Result<()> {
     store.write_clobbering(0, &mut vec![0; u64::from(plan.offset(0)) as usize * SECTOR as usize])?;
     store.flush()?;

@@ -1,5 +1,5 @@
 //! LUKS1 (Clemens Fruhwirth, "LUKS On-Disk Format Specification", version 1.2.3; cryptsetup 2.6.1, lib/luks1/keymanage.c): a header
-//! of 592 bytes, eight keyslots that each hold the volume key, split and encrypted, and the data behind them.
+//! of 592 bytes, eight keyslots that each hold the volume key, split and encrypted, and the data after them.
 
 mod backup;
 mod create;

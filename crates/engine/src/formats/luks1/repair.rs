@@ -92,7 +92,7 @@ fn why_lost(store: &dyn Store, header: &Phdr, number: usize, slot: &Slot, mended
 fn is_lost(number: usize, trouble: &Trouble, why: &str) -> Error {
     let what = format!("{}; it cannot be repaired: {why}", trouble.what);
     Error::new(ErrorKind::Malformed { field: trouble.field, offset: trouble.at, what }).hint(format!(
-        "Nothing was changed. Restore the keyslot from a header backup. Or give it up, so other programs open the \
+        "Nothing was changed. Restore the keyslot from a header backup. Or give it up, so that other programs can open the \
          volume again: `claviger header repair --disable-slot {number} VOLUME`."
     ))
 }

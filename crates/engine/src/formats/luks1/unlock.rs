@@ -157,7 +157,7 @@ struct Trials<'a> {
     passphrase: &'a [u8],
     with: &'a Unlock<'a>,
     slots: &'a [Numbered<'a>],
-    /// The rank of the keyslot that opened: those behind it no longer matter.
+    /// The rank of the keyslot that opened: those after it no longer matter.
     best: AtomicUsize,
     found: Mutex<Option<(usize, Secret)>>,
     failed: Mutex<Option<Error>>,

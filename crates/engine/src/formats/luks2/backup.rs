@@ -190,7 +190,7 @@ fn nothing_there(
     }
     let mut start = vec![0; store.len().min(1 << 17) as usize];
     store.read_at(0, &mut start)?;
-    let is = magic::known(&start).unwrap_or("no header of LUKS2");
+    let is = magic::known(&start).unwrap_or("something other than a LUKS2 header");
     let what = match is_detached(backup) {
         true => format!("the header in the backup is a detached one, but the volume begins with {is}"),
         false => format!("nothing shows that the backup belongs here: the volume begins with {is}"),

@@ -45,7 +45,7 @@ const CSUM_ALG: usize = at::SALT - at::CSUM_ALG;
 pub enum Which {
     /// At the beginning.
     Primary,
-    /// Right behind it.
+    /// Right after it.
     Secondary,
 }
 

@@ -1,7 +1,7 @@
 //! In-place conversion of LUKS1 to LUKS2 and back. Both encrypt data the same way, and PBKDF2 keyslots are the same.
 //!
 //! cryptsetup moves all keyslots to where the other format's keyslots area begins (lib/luks2/luks2_luks1_convert.c); a crash
-//! meanwhile leaves a volume that nothing opens. Here keyslots stay in place, and only those that overlap a new header are copied
+//! during that leaves a volume that nothing opens. Here keyslots stay in place, and only those that overlap a new header are copied
 //! to a free place. One sector, which a disk writes whole or not at all, then switches the format.
 
 use std::collections::BTreeMap;
@@ -144,7 +144,7 @@ fn random_over(range: Range<u64>, what: &str) -> Result<Step> {
     Ok(Step { what: format!("random bytes over {what}"), at: range.start, bytes })
 }
 
-/// luksmeta stores its data behind the keyslots, where they would be lost (cryptsetup refuses this too, `luksmeta_header_present`).
+/// luksmeta stores its data after the keyslots, where they would be lost (cryptsetup refuses this too, `luksmeta_header_present`).
 fn no_other_metadata(store: &dyn Store, header: &Phdr) -> Result<()> {
     let at = header.areas_end().next_multiple_of(ALIGNMENT);
     let mut mark = [0; 8];
@@ -158,7 +158,7 @@ fn no_other_metadata(store: &dyn Store, header: &Phdr) -> Result<()> {
 }
 
 /// Returns the LUKS1 header with no keyslot in use outside `free`, and the steps that get there. A keyslot in the way is swapped
-/// with an unused one, or moved behind all of them.
+/// with an unused one, or moved after all of them.
 fn out_of_the_way(store: &dyn Store, old: &Phdr, free: Range<u64>) -> Result<(Phdr, Vec<Step>)> {
     let len = old.key_len;
     let inside = |slot: &Slot| slot.area(len).start >= free.start && slot.area(len).end <= free.end;

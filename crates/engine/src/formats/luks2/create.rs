@@ -30,7 +30,7 @@ const METADATA_SIZE: u64 = SIZES[0];
 /// The default cipher of the data (cryptsetup's configure.ac, `luks1-cipher`, `luks1-mode`; with a key of 512 bits, as is usual).
 pub(super) const CIPHER: &str = "aes-xts-plain64";
 
-/// The smallest volume, in bytes: one sector of data behind everything.
+/// The smallest volume, in bytes: one sector of data after everything.
 pub(super) const MIN_LEN: u64 = DATA_OFFSET + 4096;
 
 /// The choices for new volumes, defaults first. Any cipher in dm-crypt's notation is accepted.
@@ -97,7 +97,7 @@ pub(super) fn create(store: &dyn Store, spec: &Spec<'_>, first: &[Credential]) -
     })
 }
 
-/// The store size for `plain` bytes of plaintext behind both copies of the header and the keyslots, in bytes.
+/// The store size for `plain` bytes of plaintext after both copies of the header and the keyslots, in bytes.
 pub(super) fn stored_len(plain: u64, spec: &Spec<'_>) -> Result<u64> {
     if spec.integrity.is_some() {
         // The size of tags and journal depends on the store's size in turn.
@@ -109,7 +109,7 @@ pub(super) fn stored_len(plain: u64, spec: &Spec<'_>) -> Result<u64> {
     stored_behind(spec.data_offset.unwrap_or(data_offset(room, key_len)), plain, spec)
 }
 
-/// The default offset of the data behind `room` bytes of headers.
+/// The default offset of the data after `room` bytes of headers.
 fn data_offset(room: u64, key_len: usize) -> u64 {
     DATA_OFFSET.max(room.saturating_add(keyslots_at_least(key_len)))
 }

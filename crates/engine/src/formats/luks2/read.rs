@@ -119,7 +119,7 @@ fn read_copies(store: &dyn Store, with_primary: bool) -> Result<ReadHeader> {
     })?;
     let (primary, secondary) =
         (primary.and_then(|copy| fits(copy, store)), secondary.and_then(|copy| fits(copy, store)));
-    let left_out = || Error::from(ErrorKind::Misuse("it was not to be used".into()));
+    let left_out = || Error::from(ErrorKind::Misuse("it was excluded".into()));
     choose(if with_primary { primary } else { primary.and_then(|_| Err(left_out())) }, secondary)
 }
 

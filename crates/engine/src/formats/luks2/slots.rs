@@ -45,7 +45,7 @@ pub(super) fn free_number<T>(taken: &BTreeMap<u32, T>) -> Option<u32> {
 }
 
 /// Returns the offset of `len` free bytes in the keyslots area, from the beginning of the header. `hdr_size` is the size of one
-/// copy of the header; the area begins behind the second copy.
+/// copy of the header; the area begins after the second copy.
 ///
 /// # Errors
 /// `Misuse` if there is no such place.

@@ -223,7 +223,7 @@ impl Parameters {
                         Some(len) if len <= opened.key.len() => Secret::copy_from(&opened.key[..len]),
                         Some(len) => {
                             let (has, needed) = (opened.key.len() * 8, len * 8);
-                            let what = format!("the key in the key file has {has} bits, but {needed} were asked for");
+                            let what = format!("the key in the key file has {has} bits, but {needed} were requested");
                             return Err(Error::misuse(what));
                         }
                     };

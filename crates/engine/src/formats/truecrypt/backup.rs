@@ -193,7 +193,7 @@ fn overwritten(store: &dyn Store, opened: &OpenedVolumeHeader) -> Result<Option<
     Ok(known.map(|what| format!("The header's position at the beginning holds {what}.")))
 }
 
-/// The embedded copies among the headers that were asked for.
+/// The embedded copies among the requested headers.
 fn embedded(wanted: HeaderChoice) -> HeaderChoice {
     match wanted {
         HeaderChoice::One { hidden, .. } => HeaderChoice::One { hidden, backup: true },
@@ -313,7 +313,7 @@ fn makes_sense(store: &dyn Store, opened: &OpenedVolumeHeader, with: &Unlock<'_>
     let Ok(layout) = opened.data.layout(&opened.found, &copy, store, with, &mut Vec::new()) else { return Ok(false) };
     let segment = &layout.segments()[0];
     let Payload::Crypt { cipher, first, .. } = &segment.payload else { return Ok(false) };
-    // Nothing is encrypted behind the border of a system.
+    // Nothing is encrypted after the border of a system.
     let encrypted = if opened.position.system { header::encrypted_size(&opened.found.plain) } else { segment.len };
     let mut bytes = vec![0; (LOOKED_AT * UNIT).min(segment.len).min(encrypted) as usize];
     store.read_at(segment.stored_at, &mut bytes)?;

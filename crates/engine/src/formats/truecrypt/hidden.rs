@@ -1,4 +1,4 @@
-//! Hidden volumes: a volume in the free space at the end of another, with headers of its own behind those of the outer volume. Only
+//! Hidden volumes: a volume in the free space at the end of another, with headers of its own after those of the outer volume. Only
 //! its password shows that it exists.
 
 use std::ops::Range;
@@ -26,10 +26,10 @@ use crate::store::Store;
 use crate::volume::Volume;
 
 /// The smallest hidden volume, in bytes: the smallest FAT file system that 7.1a makes (Volumes.h, `TC_MIN_HIDDEN_VOLUME_SIZE`
-/// less what is reserved behind it).
+/// less what is reserved after it).
 const MIN_SIZE: u64 = 9 * 4096;
 
-/// Hidden volumes smaller than this, in bytes and including the reserved space behind them, reserve less of it
+/// Hidden volumes smaller than this, in bytes and including the reserved space after them, reserve less of it
 /// (`TC_VOLUME_SMALL_SIZE_THRESHOLD`).
 const SMALL: u64 = 2 << 20;
 
@@ -186,7 +186,7 @@ impl Outer {
     fn room(&self) -> HiddenRoom {
         let space = self.end(u64::MAX).saturating_sub(self.start());
         let small = self.end(0).saturating_sub(self.start()).min(SMALL - RESERVED_SMALL - UNIT);
-        // A small volume reserves less behind it, so it can be larger than the smallest of the others.
+        // A small volume reserves less after it, so it can be larger than the smallest of the others.
         let largest = space.max(small);
         HiddenRoom {
             largest: largest - largest % ROUND,

@@ -48,7 +48,7 @@ use trials::{HeaderTrials, OpenedHeader, Outcome};
 /// The size of the area reserved for each header, in bytes (Volumes.h, `TC_VOLUME_HEADER_SIZE`).
 const HEADER_AREA: u64 = 64 << 10;
 
-/// The size of a header area and the hidden volume's header area behind it. The pair is at the beginning of the file, and its
+/// The size of a header area and the hidden volume's header area after it. The pair is at the beginning of the file, and its
 /// backup at the end (`TC_VOLUME_HEADER_GROUP_SIZE`).
 const HEADER_GROUP: u64 = 2 * HEADER_AREA;
 
@@ -527,7 +527,7 @@ impl DataArea {
         writable &= self.fits(shift, found, copy, store.len(), with.truncated, warnings)?;
         let shift = if let Shift::By(shift) = shift { shift } else { 0 };
         let missing = self.missing(shift);
-        // Data that cannot be read are placed behind the end of the store.
+        // Data that cannot be read are placed after the end of the store.
         let nowhere = (missing > 0).then(|| (0, missing, store.len().next_multiple_of(UNIT)));
         let there = (missing < len).then(|| (missing, len - missing, self.place(shift, missing)));
         let segments = nowhere.into_iter().chain(there).map(|(at, len, stored_at)| {
@@ -587,7 +587,7 @@ impl DataArea {
         Ok(false)
     }
 
-    /// Returns a warning about the end of a file that holds all the data. The backup headers belong right behind the data; hidden
+    /// Returns a warning about the end of a file that holds all the data. The backup headers belong right after the data; hidden
     /// volumes may end anywhere.
     fn at_the_end(&self, found: &OpenedHeader, copy: &HeaderCopy, moved: i64, store_len: u64) -> Option<Warning> {
         if !found.fields.has_backups || copy.position.backup {
@@ -656,7 +656,7 @@ fn kernel_layers(found: &OpenedHeader, with: &Unlock<'_>) -> Option<Vec<KernelCi
 /// Returns the number of the first sector of a hidden volume in CBC, if the volume's beginning shows it.
 ///
 /// cryptsetup's image `tc_2-ripemd160-cbc-aes-hidden`, made by an old TrueCrypt, numbers sectors as if the hidden volume were a
-/// file of its own, whose first sector behind the header is number 1; so does cryptsetup. The surviving sources, 4.0
+/// file of its own, whose first sector after the header is number 1; so does cryptsetup. The surviving sources, 4.0
 /// (Driver/Ntvol.c, `TCReadWrite`) to 7.1a, count from the beginning of the file. A wrong number turns every byte of a sector into
 /// noise. So the right number is the one under which something at the beginning does not look random: a boot sector, a superblock,
 /// zeros.

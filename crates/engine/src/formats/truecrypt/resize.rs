@@ -132,7 +132,7 @@ fn steps(
     })
 }
 
-/// The old backup headers that the password opens and that nobody must find again. They are right behind the data and, if they have
+/// The old backup headers that the password opens and that nobody must find again. They are right after the data and, if they have
 /// the same keys, at the end of a longer file.
 fn old_groups(
     family: &Family,

@@ -20,7 +20,7 @@ const LEGACY_SEED: usize = 32;
 /// The size of LRW's tweak key for blocks of 16 bytes, in bytes.
 const LRW_TWEAK: usize = 16;
 
-/// The size of the whitening seed behind the IV seed in dm-crypt's key for `tcw`, in bytes (Linux, drivers/md/dm-crypt.c,
+/// The size of the whitening seed after the IV seed in dm-crypt's key for `tcw`, in bytes (Linux, drivers/md/dm-crypt.c,
 /// `TCW_WHITENING_SIZE`).
 const TCW_WHITENING: usize = 16;
 

@@ -1,10 +1,10 @@
-//! Encrypted systems: a disk whose boot loader asks for the password, with one partition or everything behind the boot loader
+//! Encrypted systems: a disk whose boot loader asks for the password, with one partition or everything after the boot loader
 //! encrypted.
 //!
 //! Sources: 7.1a, Boot/Windows/BootDefs.h, Common/Volumes.c and Driver/DriveFilter.c, `MountDrive`; the same files of VeraCrypt
 //! 1.26. cryptsetup's image `sys_vc_1_mbr_part` confirms them for VeraCrypt.
 //!
-//! A hidden system is a hidden volume in the partition behind the decoy system's. Its header is in a hidden volume's place, has a
+//! A hidden system is a hidden volume in the partition after the decoy system's. Its header is in a hidden volume's place, has a
 //! volume's key derivation, and carries the system flag. Its sectors are numbered from the beginning of its own partition, as in
 //! any hidden volume (Boot/Windows/BootMain.cpp, `OpenVolume` and `MountVolume`; Driver/DriveFilter.c, `MountDrive`, where
 //! `RemappedAreaDataUnitOffset` comes to the same). So it opens as that partition's volume and can be protected like any hidden

@@ -223,7 +223,7 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// Derives one piece of a key, and tries the key as far as it is complete.
+    /// Derives one piece of a key, and tries the part of the key that is complete.
     fn derive(&self, Piece { task: number, index }: Piece) {
         let task = &self.plan.tasks[number];
         let go_on = || task.rank() < self.best.load(Ordering::Relaxed) && !self.with.cancelled();

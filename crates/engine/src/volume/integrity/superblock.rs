@@ -6,7 +6,7 @@ use crate::error::{Error, ErrorKind, Result};
 
 /// Bytes of a sector, the unit of everything in the superblock.
 pub(super) const SECTOR: u64 = 512;
-/// Size of the superblock and the reserved space behind it, in bytes.
+/// Size of the superblock and the reserved space after it, in bytes.
 pub(super) const SUPERBLOCK: usize = 4096;
 /// Sectors of a journal section that hold its entries.
 pub(super) const ENTRY_SECTORS: u64 = 8;

@@ -28,12 +28,12 @@ struct Case {
     made: Made,
     /// Nothing: on in its own direction.
     towards: Option<Towards>,
-    /// What it becomes.
+    /// The target of the conversion.
     becomes: Towards,
 }
 
 fn wanted(kind: Kind) -> Wanted {
-    // Nothing is stretched for it.
+    // A startup key needs no slow derivation.
     Wanted { size: SIZE, protectors: vec![Protector::StartupKey], ..Wanted::new(kind) }
 }
 
@@ -115,7 +115,7 @@ impl Case {
         convertible(store).expect("it is read").is_none()
     }
 
-    /// What is in the store, whichever it is by now, and whether it is only the file system.
+    /// The plaintext of the store, whether it is a volume by now or still the bare file system.
     fn plaintext(&self, store: &Arc<dyn Store>) -> Vec<u8> {
         if self.is_plain(&**store) {
             let mut all = read_all(&**store);
@@ -268,10 +268,10 @@ fn what_never_reached_the_disk_is_written_again() {
     }
 }
 
-/// Bytes behind the file systems: more than enough.
+/// Bytes after the file systems: more than enough.
 const BEHIND: usize = 320 << 10;
 
-/// File systems made by their own programs, with room behind them.
+/// File systems made by their own programs, with room after them.
 fn filesystems() -> Vec<(&'static str, Vec<u8>)> {
     let makers: [(&str, &[&str]); 3] = [
         ("mkfs.ntfs", &["-F", "-Q", "-q", "-c", "4096"]),
@@ -351,7 +351,7 @@ fn without_room_or_a_file_system_nothing_is_encrypted() {
     }
 }
 
-/// Tries to decrypt and to encrypt, and to go on, with a key. What is there afterwards is what was there, or all that it held.
+/// Tries to decrypt and to encrypt, and to continue, with a key. What is there afterwards is what was there, or all that it held.
 fn converted_or_as_it_was(made: &Made, image: &[u8], key: &[u8], what: &str) {
     for towards in [Some(Towards::Plain), Some(Towards::Encrypted), None] {
         let store = memory(image);

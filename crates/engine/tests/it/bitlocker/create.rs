@@ -88,7 +88,7 @@ fn ntfs(len: u64, sector: u32, kept: &[Reserved]) -> Option<Vec<u8>> {
 }
 
 /// Reads the volume with every installed reader that can; each takes another of the keys, so that all of them have their turn as
-/// `turn` goes on. dissect.fve takes a minute for megabytes: it has its turn once in a mode.
+/// `turn` continues. dissect.fve takes a minute for megabytes: it has its turn once in a mode.
 fn expect_readers(image: &Path, features: &Features, keys: &[Key<'_>], plain: &[u8], turn: usize) -> usize {
     let readers = oracles::readers()
         .into_iter()
@@ -139,7 +139,7 @@ fn what_other_programs_write_is_read() {
         let Some(mut plain) = ntfs(len, 512, &reserved(len, &spec)) else { return };
         opened(&store, &keys.credentials[..1]).write_clobbering(0, &mut plain.clone()).expect("it can be written");
         drop(store);
-        // In what is stored elsewhere, and behind it.
+        // In what is stored elsewhere, and after it.
         for at in [1024, 100 * 1024] {
             let bytes = pattern(16 * 1024, at as u32);
             writer.write_at(&image, Key::Recovery(&keys.recovery), at as u64, &bytes).expect("it writes");

@@ -47,7 +47,7 @@ fn reads(image: &[u8], made: &Made) -> (bool, Vec<String>) {
     (volume.writable(), warnings)
 }
 
-/// What the repair comes to, and the volume after it.
+/// The prepared repair, and the volume after it.
 fn repaired(image: &[u8], with: &[Credential]) -> Result<(Prepared, Vec<u8>)> {
     let memory = MemoryStore::new(image.to_vec());
     let prepared = editor().repair(&memory, Some(&Unlock::with(with)), &[])?;
@@ -63,7 +63,7 @@ fn block(made: &Made, copy: usize) -> Vec<u8> {
     area[..usize::from(u16::from_le_bytes([area[8], area[9]])) * unit].to_vec()
 }
 
-/// Puts a block into a copy's place, with a checksum that is right. `seal` makes what is behind it, too.
+/// Puts a block into a copy's place, with a checksum that is right. `seal` makes what is after it, too.
 fn put(image: &mut [u8], made: &Made, copy: usize, block: &[u8], seal: Option<Seal>) {
     let area = made.layout.metadata_len as usize;
     let place = &mut image[made.layout.metadata[copy] as usize..][..area];
@@ -152,7 +152,7 @@ fn copies_that_were_changed_without_the_key_are_told_by_it() {
         let (_, after) = repaired(&image, &vmk(&made)).unwrap_or_else(|e| panic!("{copies:?}: {e}"));
         assert!(after == made.image, "{copies:?}");
     }
-    // None is what was sealed.
+    // No copy is as it was sealed.
     let mut image = made.image.clone();
     (0..3).for_each(|copy| put(&mut image, &made, copy, &relabelled(&made, b'A' + copy as u8), None));
     let (writable, warnings) = reads(&image, &made);
@@ -261,7 +261,7 @@ fn a_repair_that_is_cut_short_leaves_what_opens() {
     assert!(reads(&memory.to_vec(), &made).0);
 }
 
-/// Somebody without a key says that a copy of the metadata belongs where data are.
+/// An attacker without a key has given an offset within the data as that of a copy of the metadata.
 #[test]
 fn a_repair_overwrites_no_data_that_unproven_metadata_lead_to() {
     const DATA: u64 = 0x2_0000;
@@ -436,7 +436,7 @@ fn datums_within_datums_without_end_are_passed_over() {
     let store = store(&image);
     let volume = Volume::new(Arc::clone(&store), opened(&store, &[]).expect("it opens").layout);
     assert!(all_of(&volume) == made.plaintext);
-    // As a protector's property.
+    // In a property of a protector.
     let image = with_datums(&made, |datums| datums.iter_mut().find(|d| d.role == 2).expect("it").data.extend(&deep));
     exercised(&image, &[]).expect("it opens");
 }

@@ -57,7 +57,7 @@ fn members(block: &[u8]) -> Vec<Member> {
 fn members_of_datums(outer: &str, block: &[u8], place: Range<usize>, members: &mut Vec<Member>) {
     let mut at = place.start;
     for datum in Datum::parse_all(&block[place]) {
-        // Protectors and stretched keys have other datums behind numbers of their own.
+        // Protectors and stretched keys have other datums after numbers of their own.
         let (name, own) = match (datum.role, datum.kind) {
             (2, 8) => ("protector", Some(28)),
             (_, 4) => ("use", Some(4)),
@@ -81,7 +81,7 @@ fn members_of_datums(outer: &str, block: &[u8], place: Range<usize>, members: &m
     }
 }
 
-/// What is put in place of a number.
+/// The values that replace a number.
 fn values(old: u64, len: usize) -> Vec<u64> {
     let most = u64::MAX >> (64 - 8 * len);
     let mut values = vec![0, 1, 2, old.wrapping_add(1) & most, old.wrapping_sub(1) & most, most, old ^ (most / 2 + 1)];
@@ -95,7 +95,7 @@ fn number(bytes: &[u8]) -> u64 {
     bytes.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 
-/// Who judges otherwise than this program.
+/// A program that judges differently from this one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Judge {
     Dislocker,

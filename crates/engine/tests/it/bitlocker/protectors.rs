@@ -128,7 +128,7 @@ fn misuse<T>(result: Result<T>) -> String {
     }
 }
 
-/// A block of metadata and what stands behind it, read anew and by other code than the engine's.
+/// A block of metadata and what stands after it, read anew and by other code than the engine's.
 fn copies(made: &Made, image: &[u8]) -> [Vec<u8>; 3] {
     made.layout.metadata.map(|at| image[at as usize..][..AREA].to_vec())
 }
@@ -214,7 +214,7 @@ fn a_forgotten_password_is_replaced_by_whoever_opens_the_volume() {
     assert!(refused.contains("several") && refused.contains("2, 3"), "{refused}");
 }
 
-/// Who noted the volume master key, or has an old copy of the metadata, does not open the new ones with it.
+/// A noted volume master key, or an old copy of the metadata, does not open the volume after a removal.
 #[test]
 fn a_removal_changes_the_volume_master_key() {
     let (made, startup) = with_three();
@@ -222,7 +222,7 @@ fn a_removal_changes_the_volume_master_key() {
     let store = MemoryStore::new(made.image.clone());
     let opens_by_vmk = |store: &MemoryStore| {
         let (_, header) = formats::open(&shared(MemoryStore::new(store.to_vec())), None).expect("a header");
-        // What is no volume master key may be a volume key: then nothing shows whether it is the right one.
+        // A wrong volume master key is tried as a volume key, and nothing shows whether that is right.
         header.unlock(&Unlock::with(&vmk())).is_ok_and(|unlocked| unlocked.recognised)
     };
     done(add(&store, &startup, &passphrase("something new")), &store);
@@ -350,7 +350,7 @@ fn what_cannot_be_wrapped_anew_is_told_before_anything_is_written() {
             assert!(refused.to_string().contains("cannot take the new one: 1 "), "{refused}");
             assert!(refused.hint.is_some());
         }
-        // What needs no new key works, and so does removing it.
+        // Changes that need no new key work, and so do their removals.
         done(add(&store, &startup, &passphrase("added beside it")), &store);
         assert_eq!(opens(&store.to_vec(), &made.plaintext, &[passphrase("added beside it")]), Some(3));
         done(remove(&store, 1, &startup), &store);
@@ -444,7 +444,7 @@ fn metadata_that_are_damaged_or_differ_are_mended_or_refused() {
             assert!(!verified.damaged, "{at}");
         }
     }
-    // Who does not have the key has changed all, or another field than those of protectors.
+    // Somebody without the key has changed all copies, or a field outside the protectors.
     let unsealed = [&all[..1], &all].map(|at| rewritten(&made, at, None, relabelled));
     let elsewhere = made.layout.metadata[1] as usize;
     let mut differing = made.image.clone();
@@ -479,7 +479,7 @@ fn metadata_that_are_damaged_or_differ_are_mended_or_refused() {
     assert_eq!(verified.copies.iter().map(|copy| copy.at).collect::<Vec<_>>(), all);
 }
 
-/// What is unknown stays, byte for byte; what is not understood is not written over.
+/// Unknown entries stay, byte for byte. Metadata that are not understood are not overwritten.
 #[test]
 fn unknown_entries_stay() {
     let volume = maker::Volume {
@@ -652,7 +652,7 @@ pub fn scenarios() -> Vec<Scenario> {
         .zip(verbs)
         .map(|((name, act, new), verb)| {
             let prepare = move |_: &Subject, store: &dyn Store, with: &Unlock<'_>| act(store, &with.credentials[0]);
-            // What it comes to is in the tests of each; here, that it can be carried out again where it was not.
+            // The tests of each verb check its result. Here, an interrupted verb must succeed when repeated.
             let after = subject.after(|store, with| act(store, &with.credentials[0]));
             let done = move |subject: &Subject, store: &Arc<dyn Store>| {
                 let mut now = vec![0; store.len() as usize];
@@ -714,7 +714,7 @@ fn a_change_that_was_killed_is_finished_by_the_same_change() {
             let was = store.to_vec();
             let torn = copies(&made, &was)[killed] != copies(&made, &before.to_vec())[killed] && cut < AREA;
             let again = act(&store, &startup);
-            // Nothing tells any more whether the number is that of before or of after.
+            // Nothing shows whether the number is the one before the removal or the one after it.
             if (killed, cut) == (2, 512) && torn && ["remove", "remove another"].contains(&name) {
                 assert!(misuse(again).contains("the protector was already removed"), "{what}");
                 assert!(store.to_vec() == was, "{what}");
@@ -800,7 +800,7 @@ fn a_torn_copy_is_never_taken_for_a_whole_one() {
     });
 }
 
-/// Another program changed the metadata meanwhile: nothing is written.
+/// Another program changed the metadata in the meantime: nothing is written.
 #[test]
 fn metadata_that_were_changed_meanwhile_are_left_alone() {
     let (made, startup) = with_three();

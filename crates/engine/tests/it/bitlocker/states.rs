@@ -66,7 +66,7 @@ fn every_state_reads_right_and_is_written_where_that_is_safe() {
     for (current, next, writable) in
         [(5, 4, true), (5, 1, true), (3, 4, true), (3, 1, true), (2, 4, false), (2, 1, false)]
     {
-        // Before the header's place, in it, and behind it.
+        // Before the header's place, in it, and after it.
         for watermark in [0x6_0000, 0x9_0000, 0x9_1000, 0x14_0000, 0] {
             let state = State::HalfWay { current, next, watermark };
             if current == 2 && matches!(watermark, 0 | 0x9_0000 | 0x9_1000) {
@@ -144,7 +144,7 @@ fn bitmaps_say_what_is_encrypted() {
         let made = clear(with_bitmaps(EncryptOnWrite { regions, ..on_write(&[]) }));
         let (volume, warnings) = reads(&made);
         assert!(volume.writable() && warnings.len() == 1, "{warnings:?}");
-        // What records the encryption is kept from writes.
+        // The regions that record the encryption cannot be written.
         for at in made.layout.encrypt_on_write.as_ref().expect("it has bitmaps").information {
             volume.write_clobbering(at, &mut [1; 16]).expect_err("a write into the information");
         }
@@ -258,7 +258,7 @@ fn the_keys_themselves_open() {
     assert!(matches!(error.kind, ErrorKind::WrongCredential(_)), "{error}");
 }
 
-/// What is kept from writes.
+/// The ranges that cannot be written.
 fn reserved(made: &Made) -> Vec<Range<u64>> {
     let mut reserved = made.layout.reserved();
     reserved.sort_by_key(|range| range.start);
@@ -354,7 +354,7 @@ fn where_nothing_is_said_to_be_encrypted_the_data_are_looked_at() {
     let kinds = [(Kind::Windows7, 512), (Kind::Windows8, 512), (Kind::Windows8, 4096), (Kind::ToGo, 512)];
     for (kind, sector_size) in kinds {
         let volume = |state| clear(maker::Volume { state, sector_size, size: 1 << 20, ..two_mib(kind) });
-        // What others read as encrypted, and what contradicts itself.
+        // Metadata that other programs take for encrypted, and contradictory ones.
         let contradictions = [
             saying(volume(State::Encrypted), 4, 4, 0),
             saying(volume(State::Encrypted), 5, 4, 0),

@@ -15,14 +15,14 @@ use claviger_testkit::bitlocker::crypto::sha256;
 use claviger_testkit::bitlocker::maker::{self, Kind, PASSWORD};
 use claviger_testkit::tools;
 
-/// What cryptsetup's tests know of an image.
+/// An image, with what cryptsetup's tests know about it.
 struct Image {
     name: String,
     facts: HashMap<String, String>,
 }
 
 impl Image {
-    /// Those in `images.conf`: a name in brackets, then lines of `KEY=value`.
+    /// The images in `images.conf`: a name in brackets, then lines of `KEY=value`.
     fn all(folder: &Path) -> Vec<Self> {
         let text = fs::read_to_string(folder.join("images.conf")).expect("the list of images");
         let mut all: Vec<Self> = Vec::new();
@@ -46,7 +46,7 @@ impl Image {
         self.name.contains("eow") || self.name.contains("partially-encrypted")
     }
 
-    /// What opens it, with the GUID of the protector.
+    /// Credentials that open it, each with the GUID of its protector.
     fn credentials(&self, folder: &Path) -> Vec<(Vec<Credential>, Option<&str>)> {
         let mut all = Vec::new();
         if let Some(password) = self.fact("PW") {

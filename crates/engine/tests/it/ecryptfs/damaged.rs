@@ -177,7 +177,7 @@ fn a_file_may_end_at_any_byte() {
             assert_eq!(contents(tree, node.node()).expect("read"), b"new");
             continue;
         }
-        // What is whole can be read, and nothing is made of the rest.
+        // The complete extents can be read, and the rest is left out.
         let mut out = vec![0; there];
         if there > 0 {
             assert_eq!(tree.read_at(node.node(), 0, &mut out).expect("read"), there, "{what}");
@@ -211,7 +211,7 @@ fn a_size_beyond_what_is_stored_is_told() {
     }
 }
 
-/// Contents may begin anywhere behind the fewest bytes of a header, and the rest of it may hold anything.
+/// Contents may begin anywhere after the fewest bytes of a header, and the rest of it may hold anything.
 #[test]
 fn a_header_may_be_longer_or_have_several_keys() {
     let folder = Folder::new();
@@ -321,7 +321,7 @@ fn wrong_passphrases_are_told_and_change_nothing() {
     assert!(fs::read(dir.path().join(name)).expect("read") == good().stored());
 }
 
-/// Names that nobody can have meant are left out, whoever made them with the right key.
+/// Invalid names are left out, even if they were made with the right key.
 #[test]
 fn names_that_lead_elsewhere_are_left_out() {
     let dir = tempfile::tempdir().expect("a folder");
@@ -365,7 +365,7 @@ fn names_that_lead_elsewhere_are_left_out() {
     let warned = format!("{} names do not decrypt", hostile.len());
     assert!(tree.warnings().iter().any(|warning| warning.starts_with(&warned)), "{:?}", tree.warnings());
     for name in &hostile {
-        // None can be reached, whatever is asked for.
+        // None can be looked up.
         assert!(tree.lookup(tree.root(), OsStr::new(name)).is_err(), "{name}");
     }
 }

@@ -125,7 +125,7 @@ fn a_copy_is_the_same_and_a_changed_one_is_not() {
         copy::copy(&*source, &*target, &mut nothing, &mut |_, e| Err(e)).expect("mended");
         copy::compare(&*source, &*target, &mut nothing, &HashSet::new()).expect("the same again");
     }
-    // Somebody who has enough ends it.
+    // The caller can end it.
     let error = copy::copy(&*source, &*target, &mut |_| Err(ErrorKind::Cancelled.into()), &mut |_, e| Err(e))
         .expect_err("ended");
     assert!(matches!(error.kind, ErrorKind::Cancelled));

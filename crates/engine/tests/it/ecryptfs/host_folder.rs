@@ -51,7 +51,7 @@ fn as_nobody(what: impl FnOnce() + Send) {
     thread::scope(|scope| scope.spawn(become_nobody).join()).expect("it ends well");
 }
 
-/// What there is: kind, permissions, links, and the contents or the target.
+/// All nodes: kind, permissions, links, and the contents or the target.
 type Seen = BTreeMap<OsString, (NodeKind, u32, u64, Vec<u8>)>;
 
 fn seen_by_tree(tree: &HostFolder) -> Seen {
@@ -111,7 +111,7 @@ fn seen_by_host(folder: &Path) -> Seen {
     seen
 }
 
-/// Where both paths of a call are wrong, either may be told first.
+/// If both paths of a call are wrong, either may be reported first.
 fn kind(error: io::Error) -> ErrorKind {
     match error.kind() {
         ErrorKind::NotADirectory => ErrorKind::NotFound,
@@ -360,7 +360,7 @@ fn a_folder_that_becomes_a_link_between_two_steps_leads_nowhere_else() {
         stop.store(true, Ordering::Relaxed);
         println!("{read} of 3000 were the folder");
     });
-    // What a node is does not change, whatever its name means.
+    // A node stays the same, even if its name refers to another file by then.
     let names = ["a", "b"].map(|name| tree.lookup(tree.root(), OsStr::new(name)).expect("found"));
     let node = names.into_iter().find(|n| tree.attributes(*n).expect("known").kind == NodeKind::Folder);
     let node = node.expect("one is the folder");

@@ -188,7 +188,7 @@ fn both_change_a_folder_in_turns() {
     }
 }
 
-/// So many steps that may be done, and that the model has then done.
+/// Makes `count` allowed steps, which the model has then taken.
 fn steps(model: &mut Model, random: &mut Random, count: usize, may: fn(&Operation) -> bool) -> Vec<Operation> {
     let mut all = Vec::new();
     while all.len() < count {

@@ -119,7 +119,7 @@ fn whatever_is_done_a_model_agrees() {
                 }
                 10 => {
                     tree.remove(root, name(&path)).expect("removed");
-                    // What is open is there all the same.
+                    // The open file still exists.
                     assert!(read_all(&tree, node) == *bytes);
                     opened.retain(|(node, of)| *of != path || tree.release(*node).is_err());
                     model.remove(&path);
@@ -200,7 +200,7 @@ fn names_of_others_are_left_out_and_counted() {
     let other = Stacked::new(host(folder.path()), Box::new(TestKeys::new(512, 2)));
     other.create(other.root(), name("theirs"), &NEW).expect("created");
     fs::write(folder.path().join("in clear"), "").expect("written");
-    // Whoever can write below makes names that would lead elsewhere, if they knew the key.
+    // Somebody with the key who can write to the lower folder makes names that lead outside it.
     for evil in ["..", "a/b", "", "/etc/passwd"] {
         let stored = TestKeys::new(512, 1).stored_name(name(evil)).expect("it encrypts anything");
         fs::write(folder.path().join(stored), "").expect("written");
@@ -284,7 +284,7 @@ fn many_at_once_see_only_what_was_written() {
     let folder = tempfile::tempdir().expect("a folder");
     let (tree, _) = WAYS[1](folder.path());
     let node = tree.create_open(tree.root(), name("file"), &NEW, BOTH).expect("created");
-    // Each has its own stripes of 1000 bytes, which share sectors with those of others; the file grows meanwhile.
+    // Each has its own stripes of 1000 bytes, which share sectors with those of others; the file grows in the meantime.
     thread::scope(|scope| {
         for who in 0..4u64 {
             let tree = &tree;
@@ -341,7 +341,7 @@ fn hostile_headers_give_errors_and_nothing_is_written() {
         assert!(fs::read(&path).expect("read") == *bytes, "{i}: something was written");
         tree.remove(tree.root(), name("file")).expect("it can be removed");
     }
-    // A size that is possible, and contents that are not there: what is there can be read, and nothing is made of the rest.
+    // A possible size, but missing contents: the existing part can be read, and the rest is not made up.
     for (bytes, size) in [(with(16, 1 << 50), 1 << 50), (good[..HEADER as usize + 1024].to_vec(), 3000)] {
         fs::write(&path, &bytes).expect("written");
         let (tree, _) = WAYS[0](folder.path());
@@ -407,7 +407,7 @@ fn a_file_is_a_store() {
     assert_eq!(store.len(), 0, "it was given back");
 }
 
-/// A tree of one file that remembers what was done to it since it was last durable.
+/// A tree of one file that records the calls since it was last durable.
 #[derive(Default)]
 struct Recorder(Mutex<Recorded>);
 
@@ -460,7 +460,7 @@ impl Recorder {
         *self.0.lock().expect("it") = Recorded { exists: true, durable: bytes.clone(), bytes, ..Recorded::default() };
     }
 
-    /// What a crash now may leave: what was durable, and some of what was done since, in sectors of 512 bytes.
+    /// States that a crash may leave now: the durable data, and some of the later writes, in sectors of 512 bytes.
     fn crashes(&self, random: &mut Random) -> Vec<Vec<u8>> {
         let recorded = self.0.lock().expect("it");
         let pieces: Vec<_> = recorded.since.iter().flat_map(torn).collect();
@@ -524,7 +524,7 @@ impl Tree for Recorder {
     fn write_at(&self, _file: Node, offset: u64, data: &[u8]) -> io::Result<()> {
         let mut recorded = self.0.lock().expect("it");
         let fails = recorded.fails();
-        // What a disk writes at once is written or not.
+        // A disk writes each sector completely or not at all.
         let written = if fails { &data[..data.len() / 1024 * 512] } else { data };
         recorded.does(Done::Write(offset, written.to_vec()));
         if fails { Err(ErrorKind::StorageFull.into()) } else { Ok(()) }
@@ -553,7 +553,7 @@ impl Tree for Recorder {
 }
 
 /// A format, whether a file whose making was cut short is always known as that, and bytes of which a change may change the
-/// ciphertext of all that is behind it, so that the whole of it may be torn.
+/// ciphertext of all that is after it, so that the whole of it may be torn.
 type Over = (fn(Arc<Recorder>) -> Stacked, bool, usize);
 
 const FORMATS: [Over; 3] = [
@@ -588,7 +588,7 @@ pub fn crashes(seed: u64) -> usize {
             let tree = over(lower.clone());
             let node = tree.create_open(1, name("file"), &NEW, BOTH).expect("created");
             if round % 4 == 0 {
-                // Nothing was durable: whatever there is is empty, or damaged, but never something that was not written.
+                // Nothing was durable: the file may be empty or damaged, but never holds data that were not written.
                 for bytes in lower.crashes(&mut random) {
                     left.hold(bytes);
                     match after.read_at(FILE, 0, &mut [0; 100]) {
@@ -604,7 +604,7 @@ pub fn crashes(seed: u64) -> usize {
             };
             tree.write_at(node, 0, &before).expect("written");
             tree.sync(node, true).expect("durable");
-            // What is overwritten may be old or new, or torn; all else of what stays must be there.
+            // Overwritten parts may be old, new or torn. All other parts that remain must be there.
             let mut kept = vec![true; before.len()];
             for _ in 0..1 + random.below(3) {
                 let size = tree.attributes(node).expect("known").size as usize;
@@ -642,7 +642,7 @@ pub fn crashes(seed: u64) -> usize {
 #[test]
 fn a_change_that_fails_leaves_the_old_size_or_the_new_one() {
     type Change = fn(&Stacked) -> io::Result<()>;
-    // What the file then has, and what it has if it fails.
+    // Each change, and the size of the file after it.
     let changes: [(Change, usize); 4] = [
         (|tree| tree.append(FILE, &[9; 9000]), 19_000),
         (|tree| tree.write_at(FILE, 15_000, &[9; 5000]), 20_000),

@@ -128,7 +128,7 @@ const VECTORS: &[Vector] = &[
     },
 ];
 
-/// As in version 2, and the same in version 1: `correct horse` under `login pw`.
+/// `correct horse`, wrapped with `login pw`, in versions 2 and 1.
 const WRAPPED: [&str; 2] = [
     "3a02505a20310759a47b353533623331623936646163356464365ce56c1242c57cd0a8b4bfab68ce8b69",
     "6465333366316330333465633632343007e5a5ce83b85be2ab2eb0d7b784b4b5",
@@ -461,7 +461,7 @@ fn files_of_every_state_are_what_they_are() {
     }
     fs::remove_file(path.join("cut")).expect("removed");
 
-    // Somebody else's file.
+    // A file that is not eCryptfs's.
     fs::write(path.join("foreign"), b"a letter to nobody").expect("a file");
     let tree = open_with(path, PASSPHRASE, options).expect("it opens");
     assert!(read(&tree, "foreign").expect_err("foreign").to_string().contains("not an eCryptfs file"));

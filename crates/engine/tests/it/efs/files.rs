@@ -110,7 +110,7 @@ fn every_cipher_and_size_reads_as_ntfsdecrypt_reads_it() {
 
     let lower = ntfs(&image);
     assert!(matches!(EFS.identify(&*lower).expect("read"), Verdict::Possible(_)));
-    // As long as nobody asks for it, ciphertext is not read as contents.
+    // Unless EFS is requested, ciphertext is not read as contents.
     let error = read_fails(&*lower, "/Aes256 513");
     assert!(
         matches!(error.kind, Blame::Unsupported { .. }) && error.to_string().contains("encrypted by EFS"),
@@ -150,7 +150,7 @@ fn every_cipher_and_size_reads_as_ntfsdecrypt_reads_it() {
     }
     assert!(of_me.extended(file, OsStr::new("system.ntfs_efsinfo")).expect("hidden").is_none());
 
-    // What is said to who has no key of it.
+    // The message for a user without a key of the file.
     let of_stranger = stacked(lower.clone(), &[&stranger]);
     assert_eq!(of_stranger.attributes(node(&of_stranger, "/Aes256 513")).expect("attributes").size, 513);
     let hex = |of: &Identity| of.thumbprint.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
@@ -239,7 +239,7 @@ fn files_are_encrypted_shared_changed_and_decrypted_as_ntfsdecrypt_has_it() {
     let Some(image) = ntfs_image(dir.path(), 40, &[]) else { return };
     let keys_of = |of: &Arc<Identity>| vec![key(of)];
     let mut files = Vec::new();
-    // What a step writes is read by others when all is unmounted, and mounted again for the next step.
+    // After each step the image is unmounted, so that other programs read what was written.
     let step = |what: &mut dyn FnMut(&HostFolder)| {
         let mounted = Mounted::ntfs(&image, "efs_raw")?;
         let folder = HostFolder::open(mounted.path(), Access::ReadWrite).expect("a folder");

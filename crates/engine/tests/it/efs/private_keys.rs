@@ -76,7 +76,7 @@ impl Pki {
         line.trim().rsplit('=').next().expect("digits").replace(':', "").to_lowercase()
     }
 
-    /// What OpenSSL encrypts for somebody decrypts with the key.
+    /// Checks that the key decrypts what OpenSSL encrypts for its certificate.
     pub fn decrypts_for(&self, key: &dyn PrivateKey, name: &str) {
         fs::write(self.path("plain"), b"a file encryption key").expect("a file");
         let certificate = format!("{name}.crt");
@@ -90,7 +90,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The one key of a file, which is somebody's.
+/// The only key of a file, which belongs to somebody.
 fn check_only_key(pki: &Pki, contents: Contents, name: &str) -> Arc<dyn PrivateKey> {
     let keys = contents.into_keys().expect("a private key");
     let [key] = &keys[..] else { panic!("{} keys", keys.len()) };
@@ -241,7 +241,7 @@ fn what_cannot_be_used_is_named() {
     assert!(matches!(pki.read("nothing").map_err(|e| e.kind), Err(ErrorKind::Io(_))));
 }
 
-/// Whatever is changed in a file, it is an error or the same key: never a panic, never another one.
+/// Any change of a file leads to an error or to the same key, never to a panic or another key.
 #[test]
 fn damage_is_an_error() {
     let Some(pki) = Pki::new(&["alice"]) else { return };
@@ -342,7 +342,7 @@ fn a_new_certificate_is_what_windows_and_openssl_read() {
         assert_eq!(ours[0].thumbprint(), Some(certificate.thumbprint));
         assert!(ours[0].names().contains(&"Älice".to_owned()), "{:?}", ours[0].names());
         pki.decrypts_for(&*ours[0], "new");
-        // And what is encrypted here for the certificate, OpenSSL decrypts.
+        // And OpenSSL decrypts what this program encrypts for the certificate.
         fs::write(pki.path("ours"), certificate.encrypt(b"a key of ours").expect("short enough")).expect("a file");
         assert_eq!(pki.openssl(&["pkeyutl", "-decrypt", "-inkey", "new.key", "-in", "ours"]), b"a key of ours");
         assert!(certificate.encrypt(&[0; 246]).is_err() && certificate.encrypt(&[0; 245]).is_ok());

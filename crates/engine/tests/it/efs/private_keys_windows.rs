@@ -151,7 +151,7 @@ fn hostile_files_are_errors() {
                     Err(e) => assert!(!matches!(e.kind, ErrorKind::Io(_)), "{name}: {e}"),
                 }
             };
-            // All of the headers, and some of what is encrypted.
+            // All of the headers, and some of the ciphertext.
             for at in (0..contents.len().min(220)).chain((220..contents.len()).step_by(37)) {
                 let mut changed = contents.clone();
                 changed[at] ^= 0x81;

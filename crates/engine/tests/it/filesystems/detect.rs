@@ -9,7 +9,7 @@ use claviger_engine::store::{Access, FileStore, MemoryStore};
 use claviger_testkit::mounts::without_other_mounts;
 use claviger_testkit::tools;
 
-/// A program with its arguments, the size of the image in MiB, and what it makes.
+/// A program with its arguments, the size of the image in MiB, and the file system that it creates.
 type Made = (&'static str, &'static [&'static str], u64, Kind);
 
 const IMAGES: &[Made] = &[
@@ -17,7 +17,7 @@ const IMAGES: &[Made] = &[
     ("mkfs.vfat", &["-F", "16", "-n", "SIXTEEN", "-S", "1024"], 20, Kind::Fat16),
     ("mkfs.vfat", &["-F", "16"], 20, Kind::Fat16),
     ("mkfs.vfat", &["-F", "32", "-n", "A LABEL"], 300, Kind::Fat32),
-    // Fewer clusters than FAT32 should have: the kernel and dosfstools take it as FAT32 all the same.
+    // Fewer clusters than FAT32 should have: the kernel and dosfstools still take it for FAT32.
     ("mkfs.vfat", &["-F", "32"], 2, Kind::Fat32),
     ("mkfs.exfat", &["-L", "exlabel"], 8, Kind::ExFat),
     ("mkntfs", &["-F", "-Q", "-q", "-L", "Größe"], 8, Kind::Ntfs),
@@ -71,13 +71,13 @@ fn export(blkid: &Path, image: &Path) -> HashMap<String, String> {
         }
         String::from_utf8(bytes).expect("UTF-8")
     };
-    // The encoded names are exact; the plain ones have what is not plain replaced.
+    // The encoded names are exact. In the plain ones, special characters are replaced.
     let all: HashMap<String, String> = pairs.map(|(k, v)| (k.to_owned(), unescaped(v))).collect();
     let pick = |name: &str| all.get(&format!("{name}_ENC")).or(all.get(name)).cloned();
     ["TYPE", "LABEL", "UUID", "LOGUUID"].iter().filter_map(|n| Some(((*n).to_owned(), pick(n)?))).collect()
 }
 
-/// How a program is told which sectors to make a file system for; the size of the image in MiB, and of the sectors.
+/// The program's option for the sector size; the size of the image in MiB, and of the sectors.
 type Sectored = (&'static str, &'static [&'static str], u64, u64);
 
 const SECTORS: &[Sectored] = &[

@@ -31,7 +31,7 @@ const EXFAT_SHAPES: &[(&[&str], u64)] = &[
     (&["-b", "4K", "-c", "4K", "4096"], 20 << 10),
 ];
 
-/// What is made in the same way for both: where the mark of being in use is, and its bit.
+/// One image of each kind, with the byte and the bit of the mark that it is in use.
 const ALIKE: &[(Make, &[&str], usize, u8)] =
     &[(mkfs, &["-F", "16"], 0x25, 1), (mkfs, &["-F", "32"], 0x41, 1), (mkfs_exfat, SMALL, 106, 2)];
 
@@ -58,10 +58,10 @@ fn whatever_is_done_a_model_mtools_and_fsck_agree() {
         let model = exercise(store.clone(), 400, i as u64, *size << 10);
         image.put(&store.to_vec());
         image.check(&format!("{args:?}"));
-        // mtools goes by the number of clusters alone: what has few is FAT12 to it, whatever the boot sector says.
+        // mtools decides by the number of clusters alone. It takes a file system with few for FAT12, against the boot sector.
         let few = args.contains(&"32") && open(store.clone()).space().is_ok_and(few_clusters);
         assert!(few || image.mtools_files() == model, "{args:?}: mtools reads something else");
-        // What was written is read again by a new reader too.
+        // A new reader reads what was written, too.
         let again = open(store.clone());
         assert!(read_all(&*again) == model, "{args:?}: something else is read again");
         assert!(again.warnings().is_empty(), "{args:?}: {:?}", again.warnings());
@@ -94,7 +94,7 @@ fn few_clusters(space: Space) -> bool {
     space.total / u64::from(space.unit) < 65_525
 }
 
-/// Writes the last byte of every file once more: exfat-fuse before 1.4 reads what was never written as what is there.
+/// Writes the last byte of every file once more, because exfat-fuse before 1.4 reads unwritten parts as whatever is on the disk.
 fn write_ends(tree: &dyn Tree, model: &BTreeMap<String, Vec<u8>>) {
     for (path, contents) in model.iter().filter(|(_, contents)| !contents.is_empty()) {
         let file = find(tree, OsStr::new(path)).expect("it is there");
@@ -253,7 +253,7 @@ fn what_others_wrote_to_exfat_is_read_and_changed() {
     let age =
         SystemTime::now().duration_since(tree.attributes(node("/FILE 7")).expect("there").modified.expect("a time"));
     assert!(age.as_ref().is_ok_and(|age| *age < Duration::from_secs(600)), "{age:?}");
-    // What grows is linked, and what is cut off is free, whoever wrote it.
+    // New clusters are linked, and clusters that were cut off are free, for files of any program.
     for folder in ["", "/Folder", "/FOLDER/ünïcödé", "/Folder/Ünïcödé/x"] {
         let real = folder.replace("FOLDER/ünï", "Folder/Ünï");
         for i in 0..40 {
@@ -476,7 +476,7 @@ fn a_full_file_system_says_so_and_loses_nothing() {
             tree.make_folder(tree.root(), OsStr::new("no"), &NewNode::default()).expect_err("no room").kind(),
             ErrorKind::StorageFull
         );
-        // What a removed file had can be used at once.
+        // The space of a removed file can be used at once.
         tree.remove(tree.root(), OsStr::new("rest")).expect("removed");
         let again = tree.create(tree.root(), OsStr::new("again"), &NewNode::default()).expect("room for a name");
         tree.write_at(again, 0, &vec![5; all as usize]).expect("there is room again");
@@ -602,7 +602,7 @@ fn the_mark_of_being_in_use_comes_before_the_first_change_and_goes_after_the_las
         assert_eq!(store.to_vec()[*state] & bit, *bit);
         tree.flush().expect("written");
         assert_eq!(store.to_vec()[*state] & bit, *bit);
-        // Whoever opens it now is told.
+        // Opening it now gives an error.
         let copy = Arc::new(MemoryStore::new(store.to_vec()));
         let other = open(copy.clone());
         assert_eq!(other.warnings().len(), 1);
@@ -642,7 +642,7 @@ fn what_was_lost_is_told_to_everybody_who_asks_later() {
         let (tree, file) = make(Arc::new(FaultStore::new(disk.clone(), Some(fault))));
         let first = tree.flush().expect_err("it is planted");
         assert!(first.to_string().contains("planted"), "{first}");
-        // The disk works again, but what was to be written is not there: nobody may believe that it is.
+        // The disk works again, but the write is lost, so later calls must fail.
         for later in [tree.flush(), tree.flush(), tree.finish(), tree.write_at(file, 0, b"more")] {
             let later = later.expect_err("something was lost");
             assert!(later.to_string().contains("planted"), "{later}");
@@ -746,10 +746,10 @@ fn a_crash_in_a_rename_of_entries_in_two_sectors_leaves_one_name() {
     assert!(crashes > 5, "{crashes}");
 }
 
-/// Fails if a checker finds more than what is lost, in what was written after a crash: above all, two names on the same clusters.
+/// Fails if a checker finds more than lost clusters after a crash and later writes: above all, two names on the same clusters.
 fn judge(said: &str) {
     assert!(!said.contains("share clusters") && !said.contains("already allocated"), "{said}");
-    // fsck.exfat: clusters behind the end of a file are lost.
+    // fsck.exfat: clusters after the end of a file are lost.
     for line in said.lines().filter(|line| line.contains("ERROR")) {
         assert!(line.contains("more clusters are allocated"), "{said}");
     }
@@ -772,7 +772,7 @@ fn only_that_changes(crashed: &[u8], path: &str, what: usize, when: &str) {
     };
     done.unwrap_or_else(|e| panic!("{when}: {path}: {e}"));
     tree.flush().expect("written");
-    // What became free is written by somebody else.
+    // Another file overwrites the clusters that became free.
     let filler = tree.create(tree.root(), OsStr::new("filler"), &NewNode::default()).expect("room");
     let free = tree.space().expect("counted").free as usize;
     tree.write_at(filler, 0, &vec![0xff; free]).expect("as much as is free");
@@ -807,7 +807,7 @@ pub fn crashes(depth: Depth) -> usize {
             model.judge(&files, &when);
             drop(again);
             assert!(store.to_vec() == crashed, "{when}: reading changed something");
-            // Whatever becomes of one name, all others keep what they have: without a checker in between.
+            // Without a check in between, a change of one name affects no other file.
             let moved = files.keys().filter(|path| model.renamed(path)).nth(crashes % 3);
             for path in moved.into_iter().chain(files.keys().nth(crashes % files.len())) {
                 only_that_changes(crashed, path, crashes / 3, &when);
@@ -828,7 +828,7 @@ pub fn crashes(depth: Depth) -> usize {
     crashes
 }
 
-/// What may be in the files while [`changes_of_a_folder`] is interrupted.
+/// Contents that the files may have after an interruption of [`changes_of_a_folder`].
 struct Interrupted {
     kept: Vec<u8>,
     old: Vec<u8>,
@@ -857,7 +857,7 @@ impl Interrupted {
         let saved = of(SAVED);
         assert!(saved == [&self.old] || saved == [&self.new], "{when}: the document");
         assert!(of("temporary").iter().all(|c| c.is_empty() || saved != [&self.new]), "{when}: two names");
-        // What was durable of a file that grows stays, and so does what is left of one that shrinks.
+        // The durable part of a file that grows stays, and so does the remaining part of one that shrinks.
         let grown = of(GROWS);
         assert!(grown.len() == 1 && grown[0].starts_with(&self.kept[..700]), "{when}: it grew");
         assert!(grown[0].iter().zip(self.kept.iter().cycle()).all(|(a, b)| a == b), "{when}: it grew");
@@ -866,7 +866,7 @@ impl Interrupted {
         for (path, contents) in files {
             let (_, number) = path.rsplit_once("number ").unwrap_or(("", ""));
             let number = number.split(' ').next().and_then(|n| n.parse::<u8>().ok());
-            // What replaced number 6 was number 5.
+            // Number 6 was replaced by number 5.
             let right = |byte: u8| Some(byte) == number || (number == Some(6) && byte == 5);
             assert!(number.is_none() || contents.iter().all(|b| right(*b)), "{when}: {path}");
         }
@@ -954,7 +954,7 @@ fn names_that_share_clusters_are_read_and_not_written() {
     }
 }
 
-/// FAT32: two files of which the second goes on in the clusters of the first; and one with a cluster that is free.
+/// FAT32: two files, the second of which continues in the clusters of the first, and one with a cluster that is free.
 fn crossed_fat() -> Vec<(String, Vec<u8>, [&'static str; 2])> {
     let Some(image) = mkfs(&["-F", "32", "-s", "1"], 40 << 10) else { return Vec::new() };
     let store = image.in_memory();
@@ -1005,7 +1005,7 @@ fn crossed_exfat() -> Vec<(String, Vec<u8>, [&'static str; 2])> {
     vec![("amid another".into(), amid, ["/file", "/other"]), ("marked free".into(), free, ["/file", "/file"])]
 }
 
-/// A name that is not shown because its entries are damaged is there all the same.
+/// A name that is not shown because its entries are damaged still exists.
 #[test]
 fn a_folder_with_damaged_entries_is_neither_removed_nor_changed() {
     type Damage = fn(&mut [u8]);
@@ -1075,7 +1075,7 @@ fn a_large_hole_is_filled_in_pieces_between_which_others_have_their_turn() {
         let Some(image) = make(args, 64 << 10) else { continue };
         let store = image.in_memory();
         let (tree, name) = (open(store.clone()), OsStr::new::<str>);
-        // What was there before shows where zeros are missing.
+        // Old data on the disk show where zeros are missing.
         let old = tree.create(tree.root(), name("old"), &NewNode::default()).expect("room");
         tree.write_at(old, 0, &vec![0xee; 50 << 20]).expect("room");
         tree.remove(tree.root(), name("old")).expect("removed");

@@ -26,7 +26,7 @@ struct Image {
 }
 
 impl Image {
-    /// An image of `len` bytes of noise: what is not zero where nothing is stored must not matter.
+    /// An image of `len` bytes of noise: bytes that are not zero in free space must not matter.
     fn new(len: u64) -> Self {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let path = dir.path().join("image");
@@ -117,7 +117,7 @@ impl Image {
     }
 }
 
-/// Whether all the programs are there; what is missing is reported.
+/// Whether all the programs are there. Missing ones are reported.
 fn programs(names: &[&str]) -> Option<()> {
     names.iter().try_for_each(|name| tools::program(name).map(|_| ()))
 }
@@ -557,7 +557,7 @@ fn damaged_file_systems_never_panic_or_loop() {
         image.run(command);
         let good = std::fs::read(&image.path).expect("the image");
         let store: Arc<dyn Store> = Arc::new(MemoryStore::new(good.clone()));
-        // Where anything is that is looked at: the beginning, and the records of the MFT.
+        // Where anything is that is examined: the beginning, and the records of the MFT.
         let places: Vec<usize> = match command.contains("ntfs") {
             true => [0..90, 16_384..24_576].into_iter().flatten().collect(),
             false if command.contains("exfat") => {

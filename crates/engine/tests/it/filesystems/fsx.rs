@@ -12,7 +12,7 @@ use claviger_engine::store::{MemoryStore, SliceStore};
 use claviger_engine::{Acceleration, Layout, Payload, SectorCipher, Segment, Store, Volume};
 use claviger_testkit::fsx::{Plan, StoreDisk, exercise, seed};
 
-/// Where the data begin in the store, and what is in front of them.
+/// Where the data begin in the store, and the bytes before them.
 const AT: usize = 4096 + 512;
 
 fn xts(sector_size: usize) -> Arc<dyn SectorCipher> {

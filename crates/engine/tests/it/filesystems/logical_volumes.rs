@@ -243,7 +243,7 @@ fn metadata_that_contradict_themselves_are_refused() {
     }
 }
 
-/// What it is of a kind that is not opened, `vg/x`, and what is said of it.
+/// Volumes `vg/x` of kinds that cannot be opened, and the message about each.
 #[test]
 fn other_kinds_are_refused_by_name_and_type() {
     let hidden = |text: &str| text.replace(", \"VISIBLE\"", "");
@@ -285,7 +285,7 @@ fn other_kinds_are_refused_by_name_and_type() {
         let group = logical_volumes::read(&*store).expect("it is read").expect("a group");
         assert!(group.openable().contains(&"vg/sound".to_owned()) && !group.openable().contains(&"vg/x".to_owned()));
     }
-    // A part that nobody sees is not told of.
+    // A part that is not visible is not reported.
     let group = group(&Recipe::new(EXTENTS, &(hidden(&plain) + &volume("sound", &[(1, &linear(9))]))));
     assert_eq!(group.volumes.len(), 1);
 }
@@ -327,7 +327,7 @@ fn what_was_cut_short_opens_as_far_as_it_is_there() {
     assert!(matches!(error.kind, ErrorKind::Malformed { .. }), "{error}");
 }
 
-/// What lvm2 has to say without a device-mapper: it works on the metadata alone.
+/// Runs lvm2 on the metadata alone, without a device-mapper.
 fn lvm(device: &Path, args: &[&str]) -> Option<String> {
     let config = format!(
         "devices {{ filter=[\"a|^{}$|\",\"r|.*|\"] use_devicesfile=0 obtain_device_list_from_udev=0 \
@@ -374,7 +374,7 @@ fn metadata_of_lvm2_are_read_after_every_change() {
     }
 }
 
-/// What lvm2 is told in user-mode Linux, which has a device-mapper.
+/// Commands for lvm2 in user-mode Linux, which has a device-mapper.
 const SCRIPT: &str = r#"set -ex
 modprobe -a dm-snapshot dm-thin-pool dm-mirror dm-raid
 mkdir -p /run/lock
@@ -430,7 +430,7 @@ fn the_kernel_has_the_same_logical_volumes() {
         assert!(all[..len] == numbers, "{name}");
     }
 
-    // The other way round: a file in the FAT, and new bytes in what is striped, at odd places.
+    // The reverse: a file in the FAT, and new bytes in the striped volume at odd offsets.
     let (_, fat) = logical_volumes::open(below.clone(), "vg/fat").expect("it opens");
     let (_, tree) = filesystems::open(Arc::new(fat)).expect("a file system");
     let node = tree.create(tree.root(), "written.txt".as_ref(), &NewNode::default()).expect("a file");
@@ -499,7 +499,7 @@ fn other_kinds_that_lvm2_makes_are_refused() {
     );
     let (origin, _) = logical_volumes::open(below, "vg/origin").expect("it opens");
     assert!(origin.read_only.is_some());
-    // From the other one's side the same metadata say what is there.
+    // Opened from the other physical volume, the same metadata are found.
     let away = in_memory(std::fs::read(&other).expect("the image"));
     assert_eq!(logical_volumes::read(&*away).expect("it is read").expect("a group").openable(), ["vg/away"]);
 }

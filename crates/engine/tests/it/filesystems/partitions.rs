@@ -293,7 +293,7 @@ fn what_has_no_table_is_told_apart() {
     }
 }
 
-/// What holds for every table that is read, whoever wrote it.
+/// What holds for every table, no matter which program wrote it.
 fn check(table: &PartitionTable, len: u64) {
     for p in &table.partitions {
         assert!(p.start > 0 && p.len > 0 && p.start.checked_add(p.len).is_some_and(|end| end <= len), "{p:?}");
@@ -310,7 +310,7 @@ fn no_table_is_too_hostile_to_end() {
         let good = std::fs::read(disk(&sfdisk, 32 * MIB, script).path()).expect("the disk");
         let store = MemoryStore::new(good.clone());
         let table = partitions::read(&store).expect("a good table").expect("a table");
-        // Where the table has its bytes: what is changed elsewhere is not looked at.
+        // Only bytes of the table, because changes elsewhere are not noticed.
         let ranges: Vec<usize> = match table.kind {
             TableKind::Gpt => (446..2048).collect(),
             TableKind::Mbr => {

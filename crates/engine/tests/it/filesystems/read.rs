@@ -76,7 +76,7 @@ fn ext_is_read_with_and_without_extents() {
         let before = store.to_vec();
         let opened = filesystems::open(store.clone());
         if let Err(e) = &opened {
-            // What it cannot read it says.
+            // An unsupported feature is an error.
             assert!(
                 args.contains(&"inline_data,^64bit") && matches!(e.kind, Blame::Unsupported { .. }),
                 "{args:?}: {e}"
@@ -207,7 +207,7 @@ fn fill_compressible(dir: &Path) -> BTreeMap<String, Vec<u8>> {
     }
     for (path, bytes) in &files {
         let mut file = File::create(dir.join(&path[1..])).expect("a file");
-        // As programs write: the units come piece by piece.
+        // In pieces, as programs write, so that units fill up gradually.
         bytes.chunks(10_000).for_each(|piece| file.write_all(piece).expect("room"));
     }
     let sparse = File::create(dir.join("packed/sparse")).expect("a file");
@@ -366,7 +366,7 @@ fn hostile_images_give_errors_and_end() {
     }
     let mut random = Random::new(3);
     for image in images {
-        // What is not zero is what matters: structures.
+        // Only sectors that are not zero hold structures.
         let sectors: Vec<usize> =
             (0..image.len() / 512).filter(|s| image[s * 512..][..512].iter().any(|b| *b != 0)).collect();
         for _ in 0..120 {

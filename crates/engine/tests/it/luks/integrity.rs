@@ -242,7 +242,7 @@ fn a_write_that_fails_is_an_error_and_nothing_is_written_after_it() {
             }
         }
         assert!(failed, "the fault struck");
-        // Reading goes on, here and for whoever comes next.
+        // Reading continues, here and for later readers.
         for found in [versions_of(&volume), {
             drop(volume);
             versions(&memory.to_vec())
@@ -316,7 +316,7 @@ fn readers_and_writers_at_once_agree() {
     }
 }
 
-/// What nobody flushes is not in memory for long.
+/// Unflushed data do not stay in memory for long.
 #[test]
 fn a_write_reaches_the_store_by_itself() {
     let store = Arc::new(MemoryStore::new(small(2)));

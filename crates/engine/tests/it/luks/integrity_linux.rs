@@ -12,7 +12,7 @@ use claviger_engine::{Spec, Store, Unlock, Volume, formats};
 use claviger_testkit::stores::{Fault, FaultStore, Operation};
 use claviger_testkit::{tools, uml};
 
-/// One kind of volume, as cryptsetup and as this program is told.
+/// One kind of volume, as options of cryptsetup and of this program.
 struct Kind {
     cipher: &'static str,
     integrity: &'static str,
@@ -161,7 +161,7 @@ fn each_carries_out_the_journal_of_the_other() {
     let Some(_) = tools::program("cryptsetup") else { return };
     let images = Images::new(&[12 << 20, 12 << 20, 12 << 20, 12 << 20]);
     fs::write(images.in_folder("theirs"), noise(30_000, 1)).expect("a pattern");
-    // What Linux has written is in the journal, and not yet in its place, when the device is copied.
+    // When the device is copied, the data that Linux wrote are in the journal, and not yet in their place.
     let script = format!(
         "{format}
          cryptsetup open --key-file pw {a} x

@@ -9,7 +9,7 @@ use claviger_engine::store::{Access, FileStore, MemoryStore};
 use claviger_engine::{Credential, Error, ErrorKind, Secret, Store, Unlock, Volume, formats};
 use claviger_testkit::{tools, uml};
 
-/// One kind of volume, as integritysetup and as this program is told.
+/// One kind of volume, as options of integritysetup and of this program.
 struct Kind {
     /// For format and open.
     options: &'static str,
@@ -18,9 +18,9 @@ struct Kind {
     /// For open only.
     open: &'static str,
     key: bool,
-    /// What we are told, where the size of the tags does not say it.
+    /// Our option, if the size of the tags does not decide.
     hash: Option<&'static str>,
-    /// What we find out.
+    /// The integrity that this program detects.
     integrity: &'static str,
 }
 
@@ -177,7 +177,7 @@ fn linux_and_we_read_what_the_other_writes() {
     }
     images.run(&script);
 
-    // What Linux has written, and not yet moved.
+    // Data that Linux has written to the journal and not yet moved.
     let store = memory(&images.paths[KINDS.len()]);
     let (volume, warnings) = open(&store, &KINDS[0]);
     assert!(warnings.iter().any(|warning| warning.contains("still in the journal")), "{warnings:?}");
@@ -249,7 +249,7 @@ fn what_is_not_understood_is_refused_by_name() {
     let Some(()) = images.run(&script) else { return };
     let (volume, _) = open(&memory(&images.paths[2]), &PLAIN);
     volume.read_at(0, &mut vec![0; volume.len() as usize]).expect("Linux has made all the tags");
-    // As it was while it did.
+    // The same state as while Linux was making the tags.
     let mut bytes = fs::read(&images.paths[2]).expect("the image");
     bytes[32..40].copy_from_slice(&8u64.to_le_bytes());
     fs::write(&images.paths[2], bytes).expect("the image");

@@ -33,7 +33,7 @@ fn unhex(digits: &str) -> Vec<u8> {
     digits.as_bytes().as_chunks().0.iter().map(|[high, low]| digit(*high) << 4 | digit(*low)).collect()
 }
 
-/// Made by Python's hashlib and the program openssl: a keyslot of 32 stripes in one sector, and the data behind it.
+/// Made by Python's hashlib and the program openssl: a keyslot of 32 stripes in one sector, and the data after it.
 #[test]
 fn a_volume_made_by_hand_opens() {
     let mut bytes = vec![0; 2048];
@@ -180,7 +180,7 @@ fn qemu_and_cryptsetup_open_what_is_made_here() {
     }
 }
 
-/// As cryptsetup lays headers out: the same but for what is random.
+/// Headers are laid out as by cryptsetup: all but the random parts is the same.
 #[test]
 fn headers_are_those_of_cryptsetup() {
     let Some(cryptsetup) = tools::program("cryptsetup") else { return };

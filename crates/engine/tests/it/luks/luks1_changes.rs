@@ -93,7 +93,7 @@ pub fn scenarios() -> Vec<Scenario> {
     // Keyslot 1 says that its key is in no stripes.
     let damaged = subject.with_bytes(208 + 48 + 44, &[0; 4]);
     let repair_it = |_: &Subject, store: &dyn Store, _: &Unlock<'_>| editor().repair(store, None, &[]);
-    // Nothing that its record says can be true.
+    // A keyslot with an impossible record.
     let lost = first_only(&subject).with_bytes(208 + 48 + 8, &[0; 32]).with_bytes(208 + 48 + 44, &[0; 4]);
     let give_up = |_: &Subject, store: &dyn Store, with: &Unlock<'_>| editor().repair(store, Some(with), &[1]);
     vec![

@@ -107,7 +107,7 @@ fn what_is_no_luks1_or_not_known_says_so() {
     }
 }
 
-/// A keyslot that is damaged does not keep another one from opening; it is told, and nothing is changed before a repair.
+/// A damaged keyslot does not keep another one from opening; it is reported, and nothing is changed before a repair.
 #[test]
 fn other_keyslots_open_beside_a_damaged_one() {
     let good = volume();
@@ -211,7 +211,7 @@ fn a_wrong_passphrase_a_damaged_area_and_a_wrong_key_are_told() {
     }
 }
 
-/// As many iterations as the field can say: half an hour. They are said, and can be cancelled.
+/// The largest number of iterations in the field would take half an hour. The user is told, and can cancel.
 #[test]
 fn a_hostile_number_of_iterations_can_be_cancelled() {
     let bad = with(&volume(), SLOT[0] + ITERATIONS, &[0xff; 4]);
@@ -238,7 +238,7 @@ fn a_hostile_number_of_iterations_can_be_cancelled() {
 fn no_byte_of_a_header_makes_it_panic() {
     let good = volume();
     for at in 0..592 {
-        // Not the iterations, which would only take long.
+        // Without the iterations, which would only take long.
         if (164..168).contains(&at) || (0..8).any(|slot| (212 + 48 * slot..216 + 48 * slot).contains(&at)) {
             continue;
         }
@@ -258,7 +258,7 @@ fn no_byte_of_a_header_makes_it_panic() {
     }
 }
 
-/// Who asks whether the work may begin hears of all keyslots together, not of each.
+/// The limit on work applies to all keyslots together, not to each.
 #[test]
 fn the_work_that_is_asked_about_is_that_of_all_keyslots() {
     for name in ["LUKS1", "LUKS2"] {

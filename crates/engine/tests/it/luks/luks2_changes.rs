@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 const CHEAP: Cost<'_> =
     Cost { kdf: Some("pbkdf2"), iterations: Some(1000), time_ms: None, memory_kib: None, lanes: None };
 
-/// Room for four keyslots of 256 bits, and a little data behind.
+/// Room for four keyslots of 256 bits, and a little data after.
 const SLOT: u64 = 131_072;
 const DATA: u64 = 32_768 + 4 * SLOT;
 const LEN: usize = DATA as usize + 65_536;
@@ -482,7 +482,7 @@ fn a_damaged_copy_is_repaired_from_the_other() {
         assert_eq!(header.binary.seqid, read(&whole).binary.seqid, "nothing new is said");
         assert!(editor().repair(&store, None, &[]).expect("nothing to do").edit.steps.is_empty());
     }
-    // What is there instead of the primary header may be something else that counts.
+    // In place of the primary header, there may be data that must not be overwritten.
     let mut bytes = whole.clone();
     bytes[..16_384].fill(0);
     bytes[1080..1082].copy_from_slice(&[0x53, 0xef]);
@@ -517,7 +517,7 @@ fn header_backups_bring_headers_back() {
     let mut end = vec![0; LEN];
     crash.read_at(0, &mut end).expect("it can be read");
     assert_eq!((opens(&end, "one"), opens(&end, "two")), (Some(0), None));
-    // Whoever is interrupted does it again.
+    // After an interruption it is repeated.
     for image in crash.crash_images() {
         let store = MemoryStore::new(image);
         done(editor().restore(&store, from, &none, true), &store);

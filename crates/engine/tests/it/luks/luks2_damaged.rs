@@ -16,13 +16,13 @@ use serde_json::{Value, json};
 /// Size of a copy of the header, and where its JSON area begins.
 const SIZE: usize = 0x4000;
 const JSON: u64 = 4096;
-/// Where the second area of keyslots begins in the base image: behind two copies and one area.
+/// Where the second area of keyslots begins in the base image: after two copies and one area.
 const SECOND: u64 = 2 * 0x4000 + 258_048;
 
 /// A volume with two keyslots and two segments.
 struct Image(Vec<u8>);
 
-/// What comes of opening it.
+/// The result of opening it.
 #[derive(Debug)]
 enum Ours {
     Malformed(&'static str, u64),
@@ -34,7 +34,7 @@ enum Ours {
 }
 use Ours::{Malformed, NotThisFormat, Opens, Unsupported};
 
-/// What cryptsetup 2.6 says of it.
+/// cryptsetup 2.6's verdict on it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Theirs {
     Opens,
@@ -54,7 +54,7 @@ impl Image {
         self.text(&serde_json::to_vec(&metadata).expect("JSON"));
     }
 
-    /// Puts a text into both JSON areas, and zeros behind it.
+    /// Puts a text into both JSON areas, and zeros after it.
     fn text(&mut self, text: &[u8]) {
         for copy in [0, SIZE] {
             let area = &mut self.0[copy + JSON as usize..copy + SIZE];
@@ -636,7 +636,7 @@ fn reencryption() -> Value {
         "area": {"type": "none", "offset": "548864", "size": "4096"}})
 }
 
-/// In what is only looked at when a keyslot is tried, or the volume laid out. Keyslot 1 is gone.
+/// In what is only examined when a keyslot is tried, or the volume laid out. Keyslot 1 is gone.
 const TRIED: &[Case] = &[
     ("no iterations", |i| set(i, "/keyslots/0/kdf", "iterations", json!(0)), Malformed("kdf", JSON), Refuses),
     ("a hash that is not known", |i| set(i, "/keyslots/0/kdf", "hash", json!("md0")), Unsupported("\"md0\""), Refuses),
@@ -785,7 +785,7 @@ fn each_defect_gives_its_error_and_nothing_is_written() {
 /// Members of the metadata that are mangled one by one, with all that is in them.
 const MANGLED: [&str; 6] = ["/keyslots/0", "/keyslots/1/kdf", "/segments", "/digests", "/tokens", "/config"];
 
-/// What is put in place of each.
+/// The values that replace each field.
 fn mangled_values() -> Vec<Value> {
     let texts = ["", "0", "-1", "513", "0512", "512 ", "18446744073709551104", "18446744073709551616", "x"];
     let others = [json!(0), json!(-1), json!(513), json!(1u64 << 32), json!(1.5), json!(true), json!([]), json!({})];
@@ -793,7 +793,7 @@ fn mangled_values() -> Vec<Value> {
     texts.map(Value::from).into_iter().chain(others).chain(lists).collect()
 }
 
-/// What this program refuses and cryptsetup shows, since it looks at it later or never. No program writes it.
+/// Whether this is a value that this program refuses, but cryptsetup shows, because it checks it later or never. No program writes it.
 fn is_shown_there(pointer: &str, value: Option<&Value>) -> bool {
     let number_that_does_not_fit = matches!(value, Some(Value::Number(_)))
         && ["stripes", "key_size", "iterations", "time", "memory", "cpus"].iter().any(|n| pointer.ends_with(n));
@@ -843,7 +843,7 @@ fn mangle(metadata: &mut Value, pointer: &str, value: Option<&Value>) {
     }
 }
 
-/// What is mangled, and what with.
+/// The header to mangle, and its fields.
 struct Mangler {
     cryptsetup: Cryptsetup,
     base: Image,
@@ -992,7 +992,7 @@ fn a_keyslot_that_is_damaged_does_not_keep_another_from_opening() {
         "{:?}",
         unlocked.warnings
     );
-    // Whoever has the passphrase of the damaged one is told that it was not tried.
+    // With the passphrase of the damaged one, the error says that it was not tried.
     let error = header.unlock(&Unlock::with(&[passphrase("first")])).err().expect("it cannot be tried");
     assert!(matches!(error.kind, ErrorKind::WrongCredential(_)), "{error}");
     assert!(error.hint.as_deref().is_some_and(|h| h.contains("keyslot 0 (not supported")), "{error:?}");
@@ -1011,7 +1011,7 @@ fn a_volume_that_was_cut_short_is_read_if_that_is_allowed() {
     assert!(!unlocked.layout.segments()[1].writable && unlocked.warnings[0].what.starts_with("Read-only"));
 }
 
-/// As far as a header can be read it is shown, also where its volume cannot be opened: no store is so long.
+/// A readable header is shown even if its volume cannot be opened because no store is that long.
 #[test]
 fn a_segment_that_is_too_long_for_any_store_is_shown() {
     let Some(cryptsetup) = Cryptsetup::found() else { return };

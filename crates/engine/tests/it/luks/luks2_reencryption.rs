@@ -31,7 +31,7 @@ const DATA: usize = 64 << 10;
 /// The same where the data move: three zones, which are as long as the header.
 const MOVING: usize = 3 * SMALL_FRONT;
 
-/// What is done to the volume, in one of the ways that there are.
+/// A kind of re-encryption.
 #[derive(Clone, Copy, Debug)]
 enum Reencrypting {
     /// A new key, header in front; or from the end on.
@@ -180,7 +180,7 @@ fn read_all(store: &dyn Store) -> Vec<u8> {
 }
 
 impl Reencrypting {
-    /// What is there before: bytes of both stores, and how many of them are the header's.
+    /// The state before: bytes of both stores, and how many of them are the header's.
     fn before(self) -> (Vec<u8>, usize) {
         match self {
             Self::NewKey { .. } => (volume(self.sector(), false, FRONT, DATA), 0),
@@ -199,7 +199,7 @@ impl Reencrypting {
         if matches!(self, Self::NewKey { resilience: "journal", .. }) { 512 } else { 4096 }
     }
 
-    /// What is in the volume before and after.
+    /// The plaintext before and after.
     fn contents(self) -> Vec<u8> {
         match self {
             Self::EncryptInPlace | Self::DecryptInPlace { .. } => contents(MOVING),
@@ -286,7 +286,7 @@ fn without_protection_a_crash_loses_one_zone_at_most() {
 }
 
 pub fn scenarios() -> Vec<Scenario> {
-    // Without protection a zone may be lost, which nobody who asks for it is told otherwise.
+    // Without protection a zone may be lost, as the documentation says.
     let ways = WAYS.into_iter().filter(|way| !matches!(way, Reencrypting::NewKey { resilience: "none", .. }));
     ways.map(scenario).collect()
 }
@@ -315,7 +315,7 @@ fn scenario(way: Reencrypting) -> Scenario {
 }
 
 impl Reencrypting {
-    /// What is in the volume, whether it has begun, goes on or is done.
+    /// Reads the plaintext before, during or after it.
     fn now(self, bed: &Bed) -> Result<Vec<u8>> {
         let contents = self.contents();
         let cut = |mut bytes: Vec<u8>| {
@@ -341,7 +341,7 @@ impl Reencrypting {
             }
             Self::DecryptDetached { .. } => Ok(cut(data)),
             Self::EncryptDetached { .. } | Self::EncryptInPlace if data.starts_with(&contents) => Ok(contents),
-            // What is in front is half a header, or the journal is: beginning once more brings that to its end.
+            // The header or the journal is incomplete. Beginning once more completes it.
             Self::EncryptDetached { .. } | Self::EncryptInPlace => {
                 let copy = Bed::of(&read_all(&*bed.all), bed.header);
                 if self.begin(&copy).is_err() {
@@ -352,7 +352,7 @@ impl Reencrypting {
         }
     }
 
-    /// Begins where nothing has begun, and goes on. What is left of a new header in a file of its own is deleted, as the error says.
+    /// Begins where nothing has begun, and continues. What is left of a new header in a file of its own is deleted, as the error says.
     fn finish(self, bed: &Bed) -> Result<()> {
         if bed.resume().is_ok() || self.is_done(bed) {
             return Ok(());
@@ -406,7 +406,7 @@ fn a_header_that_is_moving_is_told_from_a_backup() {
     refused(&|data| data[100] ^= 1);
 }
 
-/// While the header moves the volume can be read by it, and not written: what goes on copies what was there when it began.
+/// While the header moves the volume can be read by it, and not written: what continues copies what was there when it began.
 #[test]
 fn a_volume_whose_header_is_moving_is_read_only_and_goes_on_alone() {
     let way = DECRYPT_IN_PLACE;
@@ -462,7 +462,7 @@ fn a_detached_header_is_not_used_behind_another() {
     assert!(read_all(&*bed.all) == before, "nothing was written");
 }
 
-/// What `claviger reencrypt --decrypt --header FILE` does, from the beginning or once more.
+/// Does what `claviger reencrypt --decrypt --header FILE` does, from the beginning or once more.
 fn decrypt(bed: &Bed, way: Reencrypting) -> Result<()> {
     let credentials = [passphrase()];
     let (with, request) = (Unlock::with(&credentials), way.request());
@@ -478,8 +478,8 @@ fn decrypt(bed: &Bed, way: Reencrypting) -> Result<()> {
     bed.resume()
 }
 
-/// The beginning of a decryption is interrupted at any write, and run again: with the header that the interruption has left it
-/// comes to its end, and with a new one too or nothing is changed. Never is anything decrypted where it lies, behind the old header.
+/// The beginning of a decryption is interrupted at any write, and run again. With the header that the interruption has left, it
+/// completes. With a new one it completes, too, or nothing is changed. No data are decrypted in their old place after the old header.
 #[test]
 fn a_decryption_whose_beginning_is_interrupted_is_run_again() {
     for resilience in ["checksum", "journal"] {
@@ -609,7 +609,7 @@ fn what_never_reached_the_disk_is_written_again() {
             let cached = Arc::new(CachedStore::new(before.clone(), nth));
             let bed = Bed::new(Arc::clone(&cached) as Arc<dyn Store>, header);
             whole(&bed).expect_err("a flush fails");
-            // Where the header says already that all is done, nobody goes on.
+            // Where the header says already that all is done, nobody continues.
             if nth < first || goes_on(&bed).expect("there is a header") {
                 whole(&bed).unwrap_or_else(|e| panic!("{way:?}, flush {nth}: {e}"));
             }
@@ -641,7 +641,7 @@ fn it_stops_between_zones_and_goes_on_from_there() {
                 unlocked.warnings
             );
             let volume = Volume::new(bed.data(), unlocked.layout);
-            // What is not being rewritten can be written, on both sides.
+            // On both sides of the part that is being rewritten, the volume can be written.
             for at in (0..way.contents().len() as u64).step_by(5000) {
                 volume.write_clobbering(at, &mut way.contents()[at as usize..][..100]).expect("it is written");
             }

@@ -24,7 +24,7 @@ const DATA: usize = 3 << 20;
 /// Size of the header in front, in bytes.
 const FRONT: usize = 1 << 20;
 
-/// What is asked of cryptsetup.
+/// A re-encryption by cryptsetup.
 #[derive(Clone, Copy, Debug)]
 struct Case {
     /// Options of `cryptsetup reencrypt`.
@@ -35,7 +35,7 @@ struct Case {
     detached: bool,
     /// Whether plaintext is what is left.
     decrypts: bool,
-    /// Bytes that are free behind the plaintext.
+    /// Bytes that are free after the plaintext.
     free: usize,
 }
 
@@ -119,7 +119,7 @@ impl Bench {
         Reencryption::resume(stores, &Unlock::with(&credentials), Some(512 << 10))?.run(&count, &cancel)
     }
 
-    /// What is left when all is done.
+    /// The data when all is done.
     fn left(&self, decrypts: bool) -> Vec<u8> {
         match decrypts {
             true => std::fs::read(self.path("image")).expect("an image")[..DATA].to_vec(),
@@ -132,7 +132,7 @@ fn contents() -> Vec<u8> {
     Random::new(11).bytes(DATA)
 }
 
-/// What is there before a case begins.
+/// The state before a case begins.
 fn before(case: &Case) -> Bench {
     let bench = Bench::new(case.detached);
     let image = match case.volume {
@@ -172,7 +172,7 @@ fn what_cryptsetup_has_begun_is_gone_on_with() {
                 let mut command = bench.cryptsetup(Path::new(&strace), &inject);
                 let _ = command.arg(&cryptsetup).args(resume.split_whitespace()).output().expect("strace starts");
             }
-            // In the mode none a crash may cost a zone, and past the end there is nothing left to go on with.
+            // In the mode none a crash may cost a zone, and past the end there is nothing left to continue with.
             let none = case.options.contains("none");
             if !none && let Ok(plaintext) = bench.plaintext() {
                 assert!(plaintext == contents(), "{case:?} killed at {killed}");
@@ -199,7 +199,7 @@ fn what_cryptsetup_has_begun_is_gone_on_with() {
     }
 }
 
-/// What we begin, in one of the ways that there are.
+/// A re-encryption that this program begins.
 #[derive(Clone, Copy, Debug)]
 enum Ours {
     NewKey(&'static str, bool),

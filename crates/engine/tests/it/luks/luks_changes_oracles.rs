@@ -234,7 +234,7 @@ fn luks1_and_luks2_are_turned_into_each_other() {
         both.agree("one", Some(0));
         both.agree("two", Some(1));
     }
-    // As they do it.
+    // In each direction, one conversion is cryptsetup's.
     both.run(&["convert", "--type", "luks2", both.path()]);
     both.edit(|store| editor("LUKS2").convert(store, "LUKS1", false));
     both.agree("two", Some(1));
@@ -280,7 +280,7 @@ fn converted(subject: &Subject, to: &'static str) -> Scenario {
     let prepare = move |_: &Subject, store: &dyn Store, _: &Unlock<'_>| editor(from).convert(store, to, false);
     let finish = move |store: &Arc<dyn Store>| {
         if formats::open(store, None)?.0.name() != to {
-            // What is left of a header is mended first.
+            // A damaged header is repaired first.
             let _ = editor(from).repair(&**store, None, &[]).and_then(|repair| repair.edit.carry_out(&**store));
             editor(from).convert(&**store, to, false)?.edit.carry_out(&**store)?;
         }

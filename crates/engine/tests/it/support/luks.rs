@@ -61,7 +61,7 @@ impl Cryptsetup {
         String::from_utf8_lossy(&tools::run(&mut self.command(args, path)).stdout).into_owned()
     }
 
-    /// What cryptsetup makes of a file, good or bad.
+    /// Runs cryptsetup on a file. It may fail.
     pub fn try_run(&self, args: &[&str], path: &Path) -> Output {
         self.command(args, path).output().expect("cryptsetup starts")
     }

@@ -25,7 +25,7 @@ pub use claviger_testkit::random::noise;
 use claviger_testkit::{terminal, tools, uml};
 use serde_json::{Value, json};
 
-/// What a header says without any credential, as JSON.
+/// A header's description, which needs no credential, as JSON.
 pub fn described(header: &dyn Header) -> Value {
     serde_json::to_value(header.describe().expect("it says something")).expect("JSON")
 }
@@ -231,7 +231,7 @@ pub fn opens_with_nothing(bytes: Vec<u8>, passphrases: &[&str], what: &str) {
 /// Runs `command` on a terminal of its own and answers its prompts in order. What it prints. Prompts are for secrets, but
 /// those with a parenthesis, which names examples or choices.
 pub fn on_terminal(answers: &[(&str, &str)], command: &[&str]) -> String {
-    // What is typed before the echo is off is thrown away.
+    // Characters typed before the echo is off are lost.
     let steps = answers.iter().flat_map(|(prompt, answer)| {
         [json!({"expect": prompt}), json!({"echo": prompt.contains(')')}), json!({"send": format!("{answer}\n")})]
     });

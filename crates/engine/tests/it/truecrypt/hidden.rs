@@ -181,7 +181,7 @@ fn a_hidden_volume_takes_the_free_tail_and_nothing_else() {
                 let filled =
                     after[area.start as usize..area.end as usize] != before[area.start as usize..area.end as usize];
                 assert_eq!(filled, !quick);
-                // What is written inside stays inside, and what is outside stays as it was.
+                // Writes to the hidden volume change only its area.
                 let plain = noise(hidden.len() as usize, 11);
                 hidden.write_clobbering(0, &mut plain.clone()).expect("written");
                 same_but_in(&after, &all_of(&*store), &[area], "what the hidden volume holds");
@@ -217,7 +217,7 @@ fn both_headers_of_a_hidden_volume_open_it_and_are_its_own() {
     };
     let (header, size, offset, warnings) = facts(&store);
     assert_eq!((&*header, size, warnings), ("hidden", 512 * KIB, 0));
-    // TrueCrypt keeps 4 KiB free behind small hidden volumes.
+    // TrueCrypt keeps 4 KiB free after small hidden volumes.
     assert_eq!(offset + size, len - GROUP - 4096);
     let bytes = all_of(&*store);
     let (here, there) = (HIDDEN as usize, (len - HIDDEN) as usize);
@@ -251,7 +251,7 @@ fn what_cannot_be_done_is_refused_before_anything_is_written() {
     assert!(matches!(open("wrong", INNER).expect_err("refused").kind, ErrorKind::WrongCredential(_)));
     assert!(matches!(open(OUTER, "").expect_err("refused").kind, ErrorKind::Misuse(_)));
     assert_eq!(store.count(Operation::Write), 0);
-    // Not inside a hidden one, and not with the password of the one that is there.
+    // None is created inside a hidden volume, or with the password of the existing one.
     TRUECRYPT.hide(&inner, &Spec { quick: true, ..size(room.smallest) }).expect("the smallest one");
     assert!(open(INNER, "third").expect_err("refused").to_string().contains("opens a hidden volume"));
     assert!(open(OUTER, INNER).expect_err("refused").to_string().contains("existing hidden volume"));
@@ -351,7 +351,7 @@ fn an_interruption_leaves_the_outer_volume_and_a_whole_hidden_one_or_none() {
 fn free_space_in_which_a_hidden_volume_would_stand_out_is_told() {
     let Some(filesystem) = fat(2 * MIB, 100_000) else { return };
     let store = TRUECRYPT.outer(2 * MIB + 2 * GROUP, &filesystem);
-    // As in a sparse file that was formatted quickly.
+    // Zeros, as in a sparse file that was formatted quickly.
     store.write_clobbering(GROUP + MIB, &mut vec![0; 100_000]).expect("written");
     assert!(!TRUECRYPT.room(&store).expect("there is room").looks_random);
 }
@@ -591,7 +591,7 @@ fn hidden_volumes_of_other_programs_are_protected() {
         assert!(volume.layout().protected().contains(&place), "{}", path.display());
         let stored = volume.layout().segments()[0].stored_at;
         if stored == 512 {
-            // The header of an old one lies behind it, in the outer volume.
+            // The header of an old one lies after it, in the outer volume.
             old += 1;
             let header = store.len() - 1536 - stored;
             assert!(volume.layout().protected().contains(&(header..header + 512)), "{}", path.display());
@@ -615,7 +615,7 @@ fn an_error_says_which_of_the_two_passwords_is_wrong() {
     let error = |outer: &str, inner: &str| {
         let (outer, inner) = ([passphrase(outer)], [passphrase(inner)]);
         let protect = Some(Protect { credentials: &inner, hash: Some(kind.hash), pim: None });
-        // As a person who has not said what the format is: an answer for one format is not lost in those of another.
+        // Without the format's name, as a person may open it: the error of one format is not lost among those of others.
         let (_, header) = formats::open(&store, None).expect("it could be a volume");
         let with = Unlock { protect, cipher: None, ..kind.with(&outer) };
         header.unlock(&with).map(|u| u.facts).expect_err("one of them is wrong")
@@ -651,7 +651,7 @@ fn the_size_stays_where_the_hidden_volume_is_known() {
         let own = editor.resize(&*store, None, Some(&kind.with(&inner)), MIB).map(|_| ()).expect_err("refused");
         assert!(matches!(own.kind, ErrorKind::Unsupported { .. }), "{own}");
 
-        // Nobody knows of it: it opens by its header in front, and has no backup any more.
+        // No password of the hidden volume is given: it opens by its primary header, and has no backup any more.
         let before = all_of(&kind.open(&store, INNER));
         let file = to_file(&all_of(&*store));
         let longer = FileStore::open(file.path(), Access::ReadWrite).expect("a file");

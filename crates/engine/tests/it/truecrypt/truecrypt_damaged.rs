@@ -58,7 +58,7 @@ fn is_wrong_credential(error: &Error) {
     assert!(error.to_string().contains("no signature") && error.hint.is_some(), "{error}");
 }
 
-/// What it is, the bytes that a flipped bit garbles together, and the field that is named with its place.
+/// A name, the bytes that a flipped bit garbles together, and the field that the message names, with its offset.
 type Damage = (&'static str, std::ops::Range<usize>, Option<(&'static str, u64)>);
 
 const DAMAGE: [Damage; 5] = [
@@ -109,7 +109,7 @@ fn a_bit_flipped_in_the_primary_header() {
 fn the_header_that_was_asked_for_is_taken() {
     let unlocked = open_with(volume(), "pw", |w| w.header = HeaderChoice::Backup).expect("it has a backup");
     assert_eq!((unlocked.facts.header.name(), unlocked.warnings), ("backup", vec![]));
-    // With the backups gone, the primary header is not looked at either.
+    // With the backups gone, the primary header is not examined either.
     let mut bytes = volume();
     bytes[BACKUP] ^= 1;
     is_wrong_credential(&failed(open_with(bytes.clone(), "pw", |w| w.header = HeaderChoice::Backup)));
@@ -138,7 +138,7 @@ fn truncated_at_many_lengths() {
         assert!(what.contains(&format!("{} bytes are missing", BACKUP - len)), "{error}");
         assert!(error.hint.is_some());
 
-        // What is left can be read, and nothing written.
+        // The remaining part can be read, and nothing written.
         let unlocked = open_with(cut.clone(), "pw", |w| w.truncated = true).expect("it was allowed");
         let [warning] = &unlocked.warnings[..] else { panic!("{:?}", unlocked.warnings) };
         assert!(warning.what.contains("Read-only") && warning.what.contains("cut short"), "{warning}");
@@ -177,7 +177,7 @@ fn wrong_passphrases_and_hints_are_told_from_misuse() {
     misuse(failed(open_with(volume(), "pw", |w| w.hash = Some("MD5"))));
     misuse(failed(open_with(volume(), "pw", |w| w.cipher = Some("AES-AES"))));
     let right = open_with(volume(), "pw", |w| w.cipher = Some("aes")).expect("the right cipher");
-    // One in the primary header, in XTS first; other threads may have tried the 4 other places meanwhile, of which one
+    // One in the primary header, in XTS first; other threads may have tried the 4 other places in the meantime, of which one
     // could have a header of an old volume, which has 3 modes.
     assert!((1..=7).contains(&right.trials), "{} trials of one hash and one cipher", right.trials);
 }
@@ -281,7 +281,7 @@ fn trials_can_be_cancelled_and_tell_their_progress() {
             w.progress = Some(&progress);
         }));
         assert!(matches!(error.kind, ErrorKind::Cancelled), "{error}");
-        // What other threads had in hand may still come to its end.
+        // Other threads may still finish their current derivation.
         assert!(*late.lock().expect("no panic") <= 64, "it went on after it was cancelled");
     }
 }

@@ -160,7 +160,7 @@ fn at_any_crash_the_volume_opens_with_the_old_or_the_new_size_and_all_its_data()
     let (before, plain) = kind.volume();
     for size in [SIZE + 512, SIZE + 200_192, SIZE - 512, SIZE - 200_192] {
         let len = (size + 2 * GROUP) as usize;
-        // What the change begins with: room that has been filled.
+        // The store after the new room was filled, before the header changes.
         let mut filled = before.clone();
         filled.extend(noise(len.saturating_sub(before.len()), 9));
         let store = CrashStore::new(filled.clone());
@@ -180,7 +180,7 @@ fn at_any_crash_the_volume_opens_with_the_old_or_the_new_size_and_all_its_data()
             let opened = all_of(&kind.open(image, PRIMARY).unwrap_or_else(|e| panic!("{what}: {e}")));
             assert!([SIZE, size].contains(&(opened.len() as u64)), "{what}");
             assert!(opened[..kept] == plain[..kept], "{what}: the data");
-            // What is cut off is whole for as long as the volume has its old size.
+            // The end that will be cut off is intact as long as the volume has its old size.
             assert!(opened.len() as u64 == size || opened == plain, "{what}: what is to be cut off");
             sizes.push(opened.len() as u64);
             // The header in front is never rewritten while it is the only one.
@@ -196,7 +196,7 @@ fn at_any_crash_the_volume_opens_with_the_old_or_the_new_size_and_all_its_data()
 fn a_volume_in_a_longer_file_ends_with_its_data() {
     let kind = TRUECRYPT;
     let (before, plain) = kind.volume();
-    // As VeraCrypt looks for it: the backup at the end of the file, and an older one behind the data.
+    // The backup at the end of the file, where VeraCrypt looks for it, and an older one after the data.
     let mut longer = before.clone();
     longer.extend(noise(500_000 / 512 * 512, 2));
     longer.extend_from_slice(&before[before.len() - GROUP as usize..]);
@@ -240,7 +240,7 @@ fn what_cannot_be_is_refused() {
     front[..512].copy_from_slice(&noise(512, 8));
     assert!(kind_of(kind.prepare(&MemoryStore::new(front), SIZE + 512)).1.contains("only the backup header opens"));
     assert!(kind.editor().resize(&store, None, None, SIZE).is_err(), "without a password");
-    // Somebody else was faster.
+    // Another process has changed the header since.
     let resizing = kind.prepare(&store, SIZE - 512).expect("prepared");
     store.write_clobbering(0, &mut [7; 512]).expect("written");
     let error = resizing.prepared.edit.carry_out(&store).expect_err("refused");

@@ -52,7 +52,7 @@ fn failed(result: Result<Unlocked>) -> Error {
 fn one_derivation_suffices_where_format_and_hash_are_known() {
     let credentials = [passphrase(TEXT)];
     let store = MemoryStore::new(volume()[..131_072 + 512].to_vec());
-    // So short a file has no place for another header than the primary one and a hidden one, which is overwritten.
+    // A file this short has room for the primary header and a hidden volume's alone. The latter is overwritten.
     let bytes = [&store.to_vec()[..65_536], &[0; 65_536 + 512]].concat();
     let (_, header) = formats::open(&shared(MemoryStore::new(bytes)), Some("VeraCrypt")).expect("a header");
     let with = Unlock { hash: Some("SHA-256"), pim: Some(1), truncated: true, ..Unlock::with(&credentials) };
@@ -182,7 +182,7 @@ fn trials_can_be_cancelled() {
             w.progress = Some(&progress);
         }));
         assert!(matches!(error.kind, ErrorKind::Cancelled), "{error}");
-        // What other threads had in hand may still come to its end.
+        // Other threads may still finish their current derivation.
         assert!(*calls.lock().expect("no panic") <= after + 64, "it went on after it was cancelled");
     }
 }

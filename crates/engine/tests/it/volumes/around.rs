@@ -78,7 +78,7 @@ fn what_cannot_be_read_costs_only_itself() {
     assert!(around.read_at(200_300, &mut [0; 4]).is_err());
 }
 
-/// Each thread has a place of its own in blocks that all share: what it has written, it reads, whatever the others keep.
+/// Each thread has its own part of blocks that all share. It reads what it has written, no matter what the others do.
 #[test]
 fn nobody_reads_what_was_there_before_his_own_write() {
     let around = AroundStore::new(Arc::new(MemoryStore::new(vec![0; 1 << 20])));

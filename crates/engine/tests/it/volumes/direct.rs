@@ -1,4 +1,4 @@
-//! Files and devices past the page cache: the same bytes as through it, whatever is aligned and whoever writes beside.
+//! Files and devices past the page cache: the same bytes as through it, with any alignment and with other writers.
 
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt};

@@ -64,7 +64,7 @@ fn unlock(bytes: &[u8], with: &Unlock<'_>) -> Result<Unlocked> {
     FILEVAULT2.open(&in_memory(bytes))?.unlock(with)
 }
 
-/// What a volume holds, opened by one credential.
+/// The plaintext of a volume that is opened with one credential.
 fn opened(bytes: &[u8], credential: Credential) -> Result<Vec<u8>> {
     let unlocked = unlock(bytes, &Unlock::with(&[credential]))?;
     Ok(all_of(&Volume::new(in_memory(bytes), unlocked.layout)))
@@ -171,7 +171,7 @@ fn the_kernel_has_words_for_it() {
     assert!(Mapping::of(&unlock(&image.sealed(), &Unlock::with(&credentials)).expect("it opens").layout).is_none());
 }
 
-/// What a program says after a word and a colon.
+/// The rest of the output line that begins with this word and a colon.
 fn told<'a>(output: &'a str, word: &str) -> &'a str {
     let line = output.lines().find_map(|line| line.strip_prefix(word)?.strip_prefix(':'));
     line.unwrap_or_else(|| panic!("no {word} in {output}")).trim()
@@ -268,7 +268,7 @@ fn each_kind_of_refusal_is_told_apart() {
     for key in [&other[..], &other[..15], &[], &[7; 64]] {
         assert!(matches!(wrong(volume_key(key)).kind, ErrorKind::WrongCredential(_)), "{} bytes", key.len());
     }
-    // Half a key makes the other half: nothing tells it, but what it decrypts to.
+    // One half of the key yields the other half. Only the decrypted data show whether it is right.
     let unlocked = unlock(&bytes, &Unlock::with(&[volume_key(&[7; 16])])).expect("anything opens");
     assert!(!unlocked.recognised);
     let keyfile = Credential::Keyfile(Secret::copy_from(b"x"));
@@ -321,7 +321,7 @@ fn each_kind_of_refusal_is_told_apart() {
     }
 }
 
-/// What is changed, and a word of what is said of it.
+/// A part of the message, and the change that leads to it.
 type Refused = (&'static str, fn(&mut Image));
 
 /// Replaces text in a block. What follows moves.
@@ -387,7 +387,7 @@ fn copies_stand_in_for_what_is_damaged() {
     assert!(matches!(FILEVAULT2.identify(&*in_memory(&disk)), Ok(Verdict::No(_))));
 }
 
-/// What was given up, and what came before, does not count.
+/// Blocks that were given up do not count, nor do older ones.
 #[test]
 fn of_several_blocks_the_last_one_counts() {
     let (plaintext, image) = ordinary();
@@ -449,7 +449,7 @@ fn hostile_costs_are_known_beforehand() {
         let with = Unlock { cancel: Some(&stop), ..Unlock::with(&credentials) };
         assert!(matches!(header.unlock(&with).map_err(|e| e.kind), Err(ErrorKind::Cancelled)));
     });
-    // Who knows the passphrase of another user does not wait for it.
+    // With the passphrase of another user, there is no wait for it.
     let credentials = [passphrase("p\u{e4}ssword")];
     assert!(header.unlock(&Unlock::with(&credentials)).is_ok());
 }

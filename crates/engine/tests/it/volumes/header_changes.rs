@@ -95,7 +95,7 @@ impl Kind {
     }
 }
 
-/// What opens a volume before and after a change.
+/// The volumes to change, with what opens them before and after.
 pub fn subjects() -> Vec<Subject> {
     KINDS.map(subject).to_vec()
 }
@@ -370,7 +370,7 @@ fn the_backup_of_another_volume_is_refused() {
         wiped[MIN - GROUP..].fill(0);
         let what = misuse(kind.restored(&wiped, Some(&backup), "pw", false));
         assert!(what.contains("nothing shows"), "{what}");
-        // Whoever insists gets it.
+        // With force, it is done.
         let forced = kind.restored(&wiped, Some(&backup), "pw", true).expect("forced");
         assert!(kind.opens(&forced, "pw", PRIMARY).is_ok_and(|(_, data)| data != [0x42; 4096]));
         // A larger volume's never fits.

@@ -26,7 +26,7 @@ struct Case {
     plain: PathBuf,
     /// Whether the backup at the end is sound too.
     backup: bool,
-    /// What narrows cryptsetup's search and names the format.
+    /// Options that name the format and narrow cryptsetup's search.
     options: String,
     old: &'static str,
     new: String,
@@ -98,7 +98,7 @@ fn changed(
     store.to_vec()
 }
 
-/// What spares a search.
+/// Options that make a search unnecessary.
 fn hints<'a>(credentials: &'a [Credential], hash: &'a str, cipher: &'a str) -> Unlock<'a> {
     Unlock { hash: Some(hash), cipher: Some(cipher), ..Unlock::with(credentials) }
 }
@@ -210,7 +210,7 @@ fn tcplay_opens_what_was_changed() {
         let said = on_terminal(&[("Passphrase:", NEW)], &command);
         assert!(said.contains("AES-256-XTS") && said.contains("RIPEMD160"), "{said}");
     }
-    // The other way round: it changes what was changed here, and all copies are sound.
+    // The reverse: cryptsetup changes a header that was changed here, and all copies are sound.
     let answers = [("Passphrase:", NEW), ("New passphrase:", OLD), ("Repeat", OLD)];
     on_terminal(&answers, &[tcplay, "-d", node, "--modify", "--new-pbkdf-prf=SHA512", "-w"]);
     drop(device);

@@ -19,7 +19,7 @@ const LEN: usize = 96 << 10;
 /// A volume that cryptsetup and this program open in the same way.
 struct Case {
     format: &'static str,
-    /// As cryptsetup takes them, after the type: cipher, hash, key size, places.
+    /// cryptsetup's options after the type: cipher, hash, key size, offsets.
     options: String,
     cipher: &'static str,
     hash: Option<&'static str>,
@@ -227,7 +227,7 @@ fn loop_aes_volumes_both_ways() {
     both_ways(&versions.chain(places).collect::<Vec<_>>());
 }
 
-/// What gpg encrypts opens as the same text does.
+/// A key file encrypted by gpg opens a volume like its plaintext.
 #[test]
 fn key_files_of_gpg_open_what_their_text_opens() {
     let Some(gpg) = tools::program("gpg") else { return };
@@ -293,7 +293,7 @@ fn a_wrong_passphrase_is_warned_of_and_the_right_one_is_not() {
     assert!(warned(&Unlock { headerless: skipped, ..with(&right) }, "sector numbers wrong"));
 }
 
-/// A loop device of 2004: nobody remembers what was given to losetup.
+/// A loop device of 2004, whose options for losetup are forgotten.
 #[test]
 fn cryptoloop_volumes_open_when_only_the_passphrase_is_known() {
     let credentials = [passphrase("a passphrase of 2004 that is longer than 31 bytes")];

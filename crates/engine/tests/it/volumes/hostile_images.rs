@@ -1,4 +1,4 @@
-//! Damaged file systems that are read, written and looked into: whatever they say, this ends, and ends with an error or a
+//! Damaged file systems that are read, written and examined: whatever they say, this ends, and ends with an error or a
 //! result. How many are tried is in CLAVIGER_ROUNDS, for long runs.
 
 use std::ffi::{OsStr, OsString};
@@ -107,7 +107,7 @@ fn read_all(tree: &dyn Tree) -> Vec<(Node, Entry)> {
     found
 }
 
-/// What reads without changing.
+/// Reads, and checks that nothing changes.
 fn look(store: Arc<MemoryStore>, _: &mut Random) {
     let before = store.to_vec();
     let as_store: Arc<dyn Store> = store.clone();

@@ -76,7 +76,7 @@ impl KeyProcess for Here {
     }
 }
 
-/// What another process has of the layout: it went there as text.
+/// The layout as the other process has it, after a transfer as text.
 fn without_keys(layout: &Layout, store: &dyn Store) -> Layout {
     let outline = KeylessLayout::of(layout, store).expect("it has keys");
     let text = serde_json::to_string(&outline).expect("plain data");
@@ -219,7 +219,7 @@ fn sectors_with_tags_are_the_same_without_their_keys() {
             assert!(out == model[offset..][..len], "{round}: {len} bytes at {offset}");
         }
         drop(kept);
-        // Whoever has the keys reads the same, and a sector that was changed is wrong for both.
+        // The process with the keys reads the same, and a changed sector is wrong for both.
         let read = |volume: &Volume| {
             let mut out = vec![0; model.len()];
             volume.read_at(0, &mut out).map(|()| out).map_err(|e| e.to_string())

@@ -97,7 +97,7 @@ fn start_of(open: &OpenVolume) -> Vec<u8> {
     start
 }
 
-/// What was written to a volume by one way is read by the others: its path, its store, and the partition that it is in.
+/// Data written to a volume opened in one way are read in the others: by its path, by its store, and in a partition.
 #[test]
 fn every_format_opens_by_path_by_store_and_in_a_partition() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -133,12 +133,12 @@ fn every_format_opens_by_path_by_store_and_in_a_partition() {
     }
 }
 
-/// The format need not be named where it has a mark, and a header says what trying it costs and asks for before it is tried.
+/// The format need not be named where it has a mark. Before any trial, a header says what a trial costs and which credentials it needs.
 #[test]
 fn a_header_is_found_before_anything_is_tried() {
     for case in cases().filter(|case| !case.format.headerless()) {
         let locked = Opening::store(case.store()).find().expect("a header");
-        // Without encryption there may be nothing to ask for.
+        // Without encryption there may be no credential.
         assert!(locked.asks_passphrase(&[]) != (case.format.name() == "dm-integrity") && !locked.headerless());
         let luks = case.format.name().starts_with("LUKS");
         assert_eq!(locked.plan(&case.with()).is_some(), luks, "{}", case.format.name());
@@ -169,7 +169,7 @@ fn a_detached_header_opens_data_that_may_be_in_a_partition() {
         disk.read_at(START, &mut stored).expect("the partition");
         assert!(stored != noise(8192, 2) && start_of(&open) == noise(8192, 2), "{name}");
 
-        // Alone it says what it is, and what to do.
+        // Without its other part, the error names the format, and what to do.
         let alone = Opening::path(&path).find().and_then(|locked| locked.unlock(&Unlock::with(&credentials)));
         assert_eq!(alone.err().expect("the data are elsewhere").advice.as_deref(), Some(&Advice::NameHeader), "{name}");
         // Whoever looks after it needs no data.
@@ -231,7 +231,7 @@ fn a_disk_that_does_not_open_names_its_partitions() {
     assert!(Opening::store(disk).partition(2).find().is_err_and(|e| matches!(e.kind, ErrorKind::Misuse(_))));
 }
 
-/// What a header is changed in is the partition alone, and it is read anew from there.
+/// Changes of a header are written to the partition alone, and read again from there.
 #[test]
 fn a_header_is_looked_after_in_its_partition() {
     let case = Case::of(formats::by_name("LUKS1").expect("it is in the table"));

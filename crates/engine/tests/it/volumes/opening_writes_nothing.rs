@@ -1,4 +1,4 @@
-//! Whoever opens a volume, reads it and closes it again, leaves every byte of it as it was: in each format, with the right
+//! Opening, reading and closing a volume leaves every byte of it as it was: in each format, with the right
 //! passphrase and with a wrong one, and where the file was cut short.
 
 use std::sync::Arc;
@@ -60,7 +60,7 @@ impl Case {
             let mut piece = vec![0; 100_000];
             for at in (0..volume.len()).step_by(piece.len()) {
                 let len = (volume.len() - at).min(piece.len() as u64) as usize;
-                // What was cut off cannot be read.
+                // The part that was cut off cannot be read.
                 let _ = volume.read_at(at, &mut piece[..len]);
             }
             volume.flush().expect("there is nothing to do");
@@ -124,7 +124,7 @@ fn a_journal_with_something_in_it_is_left_as_it_is() {
     let volume = Volume::new(Arc::clone(&store) as Arc<dyn Store>, unlocked.layout);
     volume.write_clobbering(4096, &mut noise(20_000, 2)).expect("it is written");
     volume.flush().expect("it is durable");
-    // As it is now a crash would leave it; closing puts everything into its place.
+    // A crash would leave it as it is now. Closing writes the journal's sectors to their places.
     case.bytes = store.to_vec();
     drop(volume);
     assert!(case.bytes != store.to_vec(), "something was in the journal only");

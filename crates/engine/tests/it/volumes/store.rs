@@ -43,7 +43,7 @@ fn a_file_knows_whether_it_still_has_its_name() {
     assert!(!store.is_at(&path));
 }
 
-/// It looks at nothing before: what comes between a look and the renaming is the same to it as what was there before.
+/// It does not check first, so a file that appears just before the renaming is treated like one that was there all along.
 #[test]
 fn a_file_takes_no_name_that_another_has_got_meanwhile() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -64,7 +64,7 @@ fn a_file_takes_no_name_that_another_has_got_meanwhile() {
     store.rename(&from, &to, Some(&old)).expect("it is the old one");
     assert!(!from.exists() && store.is_at(&to));
 
-    // Nor one that it has not got itself.
+    // Nor is a file renamed that the store has not opened itself.
     fs::write(&from, "of somebody else").expect("a file");
     in_use(store.rename(&from, &folder.path().join("new"), None));
     assert_eq!(read(&from), b"of somebody else");
@@ -129,7 +129,7 @@ fn a_loop_device_and_the_file_behind_it_are_one_volume() {
     after.expect("the lock goes with the store");
 }
 
-/// The kernel would stretch it, and what was written there was never the volume's.
+/// The kernel would extend it, and data written there would not be in the volume.
 #[test]
 fn a_file_that_is_cut_short_is_not_stretched_and_says_so() {
     let file = tempfile::NamedTempFile::new().expect("a file");

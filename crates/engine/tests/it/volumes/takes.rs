@@ -1,4 +1,4 @@
-//! What formats say that they take is what they take, and nothing else: every format with every parameter.
+//! Formats accept exactly the parameters that they declare: every format is tried with every parameter.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ fn cheap() -> Cost<'static> {
     Cost { kdf: Some("pbkdf2"), iterations: Some(1000), ..Cost::default() }
 }
 
-/// What makes the derivations of a format cheap, where it can be said.
+/// Options of a new volume with cheap derivations, where the format allows a choice.
 fn base(format: &dyn Format) -> Spec<'static> {
     let takes = |parameter| format.takes().creating.contains(&parameter);
     let cost = if takes(Parameter::Iterations) { cheap() } else { Cost::default() };
@@ -152,7 +152,7 @@ fn only_formats_that_say_so_make_key_files() {
     }
 }
 
-/// What opens the volume in `store` with a parameter more; nothing where it is one of a new volume alone.
+/// The options for opening, with one more parameter; `None` for a parameter of new volumes alone.
 fn opening<'a>(parameter: Parameter, base: Unlock<'a>, other: &'a Secret) -> Option<Unlock<'a>> {
     let plain = FolderOptions::default();
     let of_folder = |folder| Unlock { folder, ..Unlock::with(base.credentials) };
@@ -221,7 +221,7 @@ fn volumes_open_with_what_their_formats_say() {
                 }
             };
             match (unlocked, format.takes().opens_with(*parameter)) {
-                // What it says may be wrong, as where there is no hidden volume; that it is said is not.
+                // The parameter's value may be wrong, as where there is no hidden volume. The parameter is still accepted.
                 (Ok(_), true) => {}
                 (Err(e), true) => assert!(matches!(e.kind, ErrorKind::WrongCredential(_)), "{name} {parameter:?}: {e}"),
                 (Ok(_), false) => panic!("{name} opens with {parameter:?}"),

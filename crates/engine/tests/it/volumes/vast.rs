@@ -17,7 +17,7 @@ const LONG: &str = "a passphrase that is long enough";
 const SMALL: u64 = 64 << 20;
 const VAST: u64 = 100_000_000_000_000 / 4096 * 4096;
 
-/// A disk of any size, of which there is what was written to it. It counts what is read.
+/// A disk of any size that holds only what was written to it. It counts what is read.
 struct Sparse {
     len: u64,
     pages: Mutex<HashMap<u64, Box<[u8; PAGE]>>>,

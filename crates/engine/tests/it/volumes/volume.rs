@@ -242,7 +242,7 @@ fn requests_cross_segments_and_refused_writes_change_nothing() {
     assert!(done > 100 && refused > 100);
 }
 
-/// Where nothing is stored only what is read there can be written, and a request with anything else changes nothing.
+/// Where nothing is stored, only the bytes that are read there can be written. A request with any others changes nothing.
 #[test]
 fn what_is_not_stored_takes_only_what_it_reads_as() {
     let (fixed, zero, len) = (noise(700, 8), 1300, 3 * 512);
@@ -269,7 +269,7 @@ fn what_is_not_stored_takes_only_what_it_reads_as() {
     for round in 0..2000 {
         let (offset, count) = dice.range(model.len());
         let mut data = noise(count, round);
-        // All, all but one byte, or none of what is not stored is as it is read.
+        // In the part that is not stored, all bytes, all but one, or none are as they are read.
         let keeps = dice.below(3);
         let inside = nothing.start.clamp(offset, offset + count)..nothing.end.clamp(offset, offset + count);
         if keeps > 0 {
@@ -437,7 +437,7 @@ fn a_sector_with_one_protected_byte_is_protected() {
             assert_eq!(volume.write_clobbering(at, &mut [1]).is_err(), hit, "{at} beside {range:?}");
         }
     }
-    // What is stored in the clear is written byte by byte.
+    // A segment in the clear can be written from any byte to any byte.
     let store = Arc::new(MemoryStore::new(vec![0; 1000]));
     let layout = Layout::clear(1000).expect("a layout").with_protected(500..600).with_protected(700..700);
     let volume = Volume::new(Arc::clone(&store) as Arc<dyn Store>, layout);
@@ -541,7 +541,7 @@ fn a_volume_shows_the_largest_of_its_sectors() {
         (vec![clear(0, 8192)], 512),
         (vec![crypt(0, 8192, 0, &small, 0, true)], 512),
         (vec![crypt(0, 8192, 0, &large, 0, true)], 4096),
-        // As while one is made of the other.
+        // As during a re-encryption from one to the other.
         (vec![crypt(0, 8192, 0, &large, 0, true), crypt(8192, 4096, 8192, &small, 0, true)], 4096),
         // A disk is made of whole sectors.
         (vec![crypt(0, 8192, 0, &large, 0, true), clear(8192, 1024)], 1024),

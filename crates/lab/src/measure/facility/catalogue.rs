@@ -45,13 +45,13 @@ impl Catalogue {
     /// those in `more`. A later one replaces an earlier one of its name, unless that is ours.
     ///
     /// # Errors
-    /// `Misuse` for a file that is no facility, a baseline that is none, and a user's file where this is root and the
+    /// `Misuse` for a file that is not a facility, an unknown baseline, and a user's file if this process is root and the
     /// user is not; `Io`.
     pub fn load(more: Option<&Path>) -> Result<Self> {
         let mut all = Self::built_in()?;
         let users = config_folder().join("peers");
         if users.is_dir() {
-            // With sudo, the folder may still be that of who called it, and whatever runs there writes to it.
+            // With sudo, the folder may still be the caller's, whose programs can write to it.
             all.add_folder(&users, must_be_roots)?;
         }
         if let Some(folder) = more {
@@ -66,7 +66,7 @@ impl Catalogue {
         &self.0
     }
 
-    /// Names of those that are measured where nobody names any: ours with their default ciphers, and their baseline.
+    /// Names of those that are measured by default: ours with their default ciphers, and their baseline.
     pub fn defaults(&self) -> Vec<String> {
         ours::defaults()
     }
@@ -155,14 +155,13 @@ fn check_name(facility: &Facility) -> Result<()> {
     }
 }
 
-/// What is in a file that is not too long for a facility.
+/// Reads a file of a facility, unless it is too long for one.
 fn read(path: &Path) -> Result<String> {
     let read = || -> Result<String> {
         let file = files::open_regular(path)?;
         let bytes = file.map(|file| files::read_at_most(file, FILE_MAX)).transpose()?.flatten();
-        let wrong = || Error::misuse(format!("not a file of at most {FILE_MAX} bytes, as a facility's must be"));
-        String::from_utf8(bytes.ok_or_else(wrong)?)
-            .map_err(|_| Error::misuse("not UTF-8, as a facility's file must be"))
+        let wrong = || Error::misuse(format!("a facility must be in a regular file of at most {FILE_MAX} bytes"));
+        String::from_utf8(bytes.ok_or_else(wrong)?).map_err(|_| Error::misuse("a facility's file must be UTF-8"))
     };
     read().map_err(|e| e.at(path))
 }
@@ -173,11 +172,11 @@ fn must_be_roots(path: &Path) -> Result<()> {
     if !geteuid().is_root() || (metadata.uid() == 0 && metadata.mode() & 0o022 == 0) {
         return Ok(());
     }
-    let what = "others than root can write to it, and root would run the commands in it";
-    Err(Error::misuse(what).at(path).hint("If you trust it, name the folder with --peers; or set HOME to root's."))
+    let what = "users other than root can write to it, and root would run its commands";
+    Err(Error::misuse(what).at(path).hint("If you trust it, name the folder with --peers. Or set HOME to root's home."))
 }
 
-/// The least number of letters that are put in, taken out or changed to make one of the other (Levenshtein).
+/// The smallest number of insertions, deletions and changes of letters between the two (Levenshtein).
 fn distance(one: &str, other: &str) -> usize {
     let other: Vec<char> = other.chars().collect();
     let mut row: Vec<usize> = (0..=other.len()).collect();

@@ -15,7 +15,7 @@ use crate::measure::program;
 use crate::model::parameters::FilesystemKind;
 
 impl FilesystemKind {
-    /// Why it cannot be made and mounted here, as a whole sentence. Of ext4 its user is told by what fails.
+    /// Why it cannot be made and mounted here, as a whole sentence. ext4 is not checked: its programs report what fails.
     pub fn missing(self) -> Option<String> {
         if self == Self::Ext4 {
             return None;
@@ -102,7 +102,7 @@ impl Drop for MountedFilesystem {
     }
 }
 
-/// Unmounts what is mounted on `dir`, and takes it out of sight where it is used.
+/// Unmounts what is mounted on `dir`; if it is in use, detaches it lazily.
 ///
 /// # Errors
 /// `InUse` in that case; `Io`.

@@ -41,7 +41,7 @@ pub use trial::{FacilityTrial, try_out};
 /// with room for headers, an empty folder, a device whose beginning and end are zeros. `{open}` is an empty folder, or
 /// nothing where it becomes a socket.
 ///
-/// A word that is `{cheap}` or `{trace}` and nothing else stands for the words of those fields, or for none.
+/// The words `{cheap}` and `{trace}` stand for all words of those fields, or for none.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Facility {
@@ -72,14 +72,15 @@ pub struct Facility {
     /// default. Empty if `create` does that.
     #[serde(default)]
     pub create_default: Vec<CommandStep>,
-    /// Encrypts in place a store whose plaintext fills it but for what headers need at the end: with a cheap key derivation.
+    /// Encrypts in place a store that is full of plaintext except for the room that headers need at the end, with a cheap key
+    /// derivation.
     /// Empty where it cannot.
     #[serde(default)]
     pub encrypt: Vec<CommandStep>,
-    /// Makes that plaintext one that can be encrypted: puts the file system there that it has to be.
+    /// Prepares that plaintext: creates the file system that the encryption requires.
     #[serde(default)]
     pub plaintext: Vec<CommandStep>,
-    /// Words for `{cheap}`: they let a passphrase open it at once where `create` has made it so. None stand there once
+    /// Words for `{cheap}`: options with which a passphrase opens a facility made by `create` quickly. They are empty once
     /// [`FacilityTarget::create_default`] has made it.
     #[serde(default)]
     pub cheap: Vec<String>,
@@ -171,7 +172,7 @@ impl Facility {
             Err(_) => path.to_owned(),
         };
         if let Some(path) = paths.iter().map(|path| in_config(path)).find(|path| !path.exists()) {
-            return Some(format!("It needs {}, which is not there.", path.display()));
+            return Some(format!("It needs {}, which does not exist.", path.display()));
         }
         if let Some(name) = filesystems.iter().find(|name| !process::kernel_mounts(name)) {
             return Some(format!("The kernel does not support the file system {name}."));

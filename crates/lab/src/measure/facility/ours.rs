@@ -65,7 +65,7 @@ const MANNERS: &[Manner] = &[
         encrypt: &["--new-kdf", "pbkdf2", "--new-iterations", "1000", "--reduce-device-size", "32M"],
         ..MANNER
     },
-    // Nobody keeps the recovery password, and its key costs a second derivation.
+    // A recovery password would be of no use, and its key costs a second derivation.
     Manner {
         format: "BitLocker",
         create: &["--password-file", "{password-file}", "--no-recovery-password"],
@@ -81,10 +81,10 @@ const MANNERS: &[Manner] = &[
     },
 ];
 
-/// How else a volume is made than with the ciphers that its format offers for new ones: as a study did it.
+/// A volume made with another cipher than its format offers for new volumes, as a study had it.
 struct Another {
     format: &'static str,
-    /// What stands behind the format's name.
+    /// The suffix of the format's name.
     name: &'static str,
     /// For people.
     what: &'static str,
@@ -135,7 +135,7 @@ const OTHERS: &[Another] = &[
 /// How else a folder is encrypted than by default.
 struct Variant {
     format: &'static str,
-    /// What stands behind the format's name, and for people.
+    /// The suffix of the format's name, which is also its title.
     name: &'static str,
     open: &'static [&'static str],
 }
@@ -145,11 +145,11 @@ const VARIANTS: &[Variant] = &[Variant { format: "eCryptfs", name: "clear-names"
 /// A line to a server that has the encrypted data.
 #[derive(PartialEq, Eq)]
 struct Line {
-    /// In front of the names of what lies behind it.
+    /// The prefix of the names of facilities over this line.
     prefix: &'static str,
     /// For people.
     what: &'static str,
-    /// What each read and each write takes longer; nbdkit counts whole milliseconds.
+    /// The delay of each read and write; nbdkit counts whole milliseconds.
     delay: &'static str,
     /// Bits a second in each direction.
     rate: &'static str,
@@ -166,7 +166,7 @@ const LINES: &[Line] = &[
 enum Transport {
     Fuse,
     Nbd,
-    /// By FUSE; the data are behind a line.
+    /// By FUSE, with the data over a line.
     Line(&'static Line),
 }
 
@@ -180,7 +180,7 @@ pub fn all() -> Vec<Facility> {
     volumes.chain([plain_files()]).chain(encrypted_files()).collect()
 }
 
-/// What is measured where nobody names anything: without encryption, and each format with its default cipher.
+/// The default facilities: without encryption, and each format with its default cipher.
 pub fn defaults() -> Vec<String> {
     let volumes = [PLAIN.to_owned()].into_iter().chain(creatable().map(|(format, _)| name_of(format)));
     volumes.chain([PLAIN_FILES.to_owned()]).chain(by_passphrase().map(|format| folder_name(format, None))).collect()
@@ -211,7 +211,7 @@ fn encrypted(transport: Transport) -> impl Iterator<Item = Facility> {
     })
 }
 
-/// A facility's name for a format: its own, unless that is what the baseline is called.
+/// A facility's name for a format: the format's own, unless the baseline has that name.
 fn name_of(format: &dyn Format) -> String {
     let name = format.name();
     if name == PLAIN { format!("{name}-format") } else { name.to_owned() }
@@ -245,7 +245,7 @@ fn suite(
     // Without a header nothing says which cipher it is.
     let cipher = if format.headerless() { wish } else { &[] };
     let open = [&named[..], cipher, manner.open, &["{cheap}"]].concat();
-    // Once for each format: the cipher is that of new volumes. Behind a line it would be done on the file itself.
+    // Once for each format: the cipher is that of new volumes. Over a line, it would work on the file itself.
     let once = name == name_of(format) && !matches!(transport, Transport::Line(_));
     let in_place = if once { manner.encrypt } else { &[] };
     let encrypt = |more| {
@@ -412,7 +412,7 @@ fn transport_words(transport: Transport) -> String {
     match transport {
         Transport::Fuse => "FUSE image".to_owned(),
         Transport::Nbd => "NBD".to_owned(),
-        Transport::Line(line) => format!("FUSE image; its data behind a line of {}", line.what),
+        Transport::Line(line) => format!("FUSE image; its data over a line of {}", line.what),
     }
 }
 

@@ -44,7 +44,7 @@ const TOLD: usize = 12;
 pub struct Runner {
     /// An existing folder.
     pub dir: PathBuf,
-    /// What its programs carry in their environment as [`MARK`]: by that they are known later.
+    /// The value of [`MARK`] in the environment of its programs, which identifies them later.
     pub id: String,
     /// Whether the run was cancelled.
     pub cancelled: fn() -> bool,
@@ -59,7 +59,7 @@ pub struct Background {
 }
 
 impl Runner {
-    /// Runs the step: to its end, or until it is ready, where it is one that goes on: then it is returned.
+    /// Runs the step to its end. A step that keeps running is returned once it is ready.
     ///
     /// # Errors
     /// `Io` with the last lines that it printed, if it fails; `Cancelled`.
@@ -157,7 +157,7 @@ impl Background {
         self.child.id()
     }
 
-    /// Waits that long, and fails if it ends meanwhile.
+    /// Waits that long, and fails if it ends in the meantime.
     ///
     /// # Errors
     /// `Io` with the last lines that it printed.
@@ -265,7 +265,7 @@ fn wait_for(process: &OwnedFd, limit: Duration) -> io::Result<()> {
     }
 }
 
-/// A process that a command has left behind, known beyond its number, which may be given anew.
+/// A process that a command has left behind, identified by more than its number, which may be reused.
 #[derive(Debug)]
 pub struct Left {
     /// The process ID.
@@ -274,8 +274,8 @@ pub struct Left {
 }
 
 impl Left {
-    /// The processes that commands of this identity have started. Not those in whose words it stands: whoever looks at
-    /// a store is not to be ended.
+    /// The processes that commands of this identity have started. A process whose command line merely names a store is
+    /// not one of them.
     pub fn with(id: &str) -> Vec<Self> {
         Self::marked(|mark| mark == id.as_bytes())
     }
@@ -368,7 +368,7 @@ pub fn retry<T>(mut attempt: impl FnMut() -> Option<T>) -> Option<T> {
     None
 }
 
-/// A file that is not there to be looked at by others.
+/// A file that other users cannot read.
 pub fn private_file(path: &Path, contents: &[u8]) -> Result<()> {
     files::replace(path, contents, 0o600).map_err(|e| Error::from(e).at(path))
 }

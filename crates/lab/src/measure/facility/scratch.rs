@@ -67,9 +67,8 @@ impl Drop for Scratch {
     }
 }
 
-/// Removes what labs of this user that were killed have left in `place`: their processes, what they mounted, their
-/// mappings and their folders. What belongs to a lab that runs, or of which that cannot be told from here, is not
-/// touched.
+/// Removes what killed labs of this user have left in `place`: their processes, mounts, mappings and folders. Leaves alone
+/// what belongs to a running lab, or may belong to one.
 ///
 /// Returns a sentence for each folder that was left by a killed lab or by one of another system.
 pub fn tidy(place: &Path) -> Vec<String> {
@@ -81,7 +80,7 @@ pub fn tidy(place: &Path) -> Vec<String> {
 fn tidy_one(folder: &Path, tag: &str) -> Option<String> {
     let metadata = fs::symlink_metadata(folder).ok()?;
     let own = metadata.is_dir() && metadata.uid() == geteuid().as_raw() && metadata.mode() & 0o077 == 0;
-    // Without an owner's mark it is somebody else's, or was just created.
+    // Without an owner's mark it belongs to somebody else, or was just created.
     let owner = own.then(|| fs::read_to_string(folder.join(OWNER)).ok()?.parse::<FolderOwner>().ok()).flatten()?;
     if !owner.is_here() {
         let folder = folder.display();
@@ -177,7 +176,7 @@ mod tests {
         let left = make("claviger-lab-7-abcdef.xy", 0o700, &ended);
         let used = Scratch::below(place.path()).expect("a folder");
         let kept = [
-            // Of another boot or namespace, where its process may well live; of a lab that runs; of nobody knows whom.
+            // Of another boot or namespace, where its process may be alive; of a running lab; of an unknown owner.
             ("claviger-lab-7-abcdef.bb", 0o700, &elsewhere),
             ("claviger-lab-7-abcdef.cc", 0o700, &this),
             ("claviger-lab-7-abcdef.dd", 0o700, &String::new()),

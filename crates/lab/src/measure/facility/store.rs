@@ -78,8 +78,7 @@ impl FacilityStore {
         self.device.as_deref().or(self.loop_device.as_ref().map(LoopDevice::path))
     }
 
-    /// Where the bytes of it can be read: not through a loop device, whose page cache knows nothing of what a mapping
-    /// over it wrote.
+    /// Where its bytes can be read. Not through a loop device, whose page cache does not see what a mapping over it wrote.
     pub fn contents(&self) -> PathBuf {
         if self.loop_device.is_some() { self.dir.join("store") } else { self.path() }
     }
@@ -209,7 +208,7 @@ impl Drop for FacilityStore {
     }
 }
 
-/// Overwrites what marks the contents of a device, which programs ask about: the beginning and the end.
+/// Overwrites the signatures of a device, at its beginning and end, because programs ask before they overwrite contents.
 fn wipe_ends(device: &Path) -> Result<()> {
     const ENDS: u64 = 1 << 20;
     let wipe = || -> io::Result<()> {

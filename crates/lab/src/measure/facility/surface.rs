@@ -1,4 +1,4 @@
-//! Bytes at offsets: what an open facility is to whoever reads and writes blocks.
+//! Bytes at offsets: an open facility as workloads on blocks see it.
 
 use std::fs::File;
 use std::io;
@@ -35,7 +35,7 @@ pub enum SurfaceKind {
 }
 
 impl Surface {
-    /// What there is of the first `len` bytes of a file or device, which are written as they are to find out about
+    /// The existing part of the first `len` bytes of a file or device. They are written back unchanged to test
     /// direct I/O.
     ///
     /// # Errors
@@ -49,7 +49,7 @@ impl Surface {
         look().map_err(|e| Error::from(e).at(path))
     }
 
-    /// What there is of the first `len` bytes of what an NBD server serves. No page cache is in the way.
+    /// The existing part of the first `len` bytes of an NBD export. No page cache is involved.
     ///
     /// # Errors
     /// `Io`.

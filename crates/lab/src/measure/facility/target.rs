@@ -31,7 +31,7 @@ const PASSPHRASE: usize = 32;
 /// The longest name of a socket, in bytes (unix(7), `sun_path` with a zero at its end).
 const SOCKET_NAME_MAX: usize = 107;
 
-/// The pass that what a volume is filled with carries: no workload's.
+/// The pass number in the data that fill a volume. No workload uses it.
 const FILLING: u64 = u64::MAX;
 
 /// Name of the large file in a folder that stands for bytes.
@@ -69,11 +69,11 @@ pub struct FacilityTarget {
 
 #[derive(Default)]
 struct State {
-    /// It was made, and not lost since.
+    /// Whether it was created and still exists.
     made: bool,
-    /// Steps were taken to open it that have to be undone.
+    /// Whether steps to open it must be undone.
     opened: bool,
-    /// All of its bytes have been written.
+    /// Whether all of its bytes have been written.
     filled: bool,
     /// The file system that was made in its bytes, if nothing was written over it since.
     formatted: Option<FilesystemKind>,
@@ -159,8 +159,8 @@ impl FacilityTarget {
         self.create_by(None, &self.facility.create.clone())
     }
 
-    /// Makes it of a store full of plaintext, as people do who encrypt a disk with data on it: how many bytes that are, and how
-    /// long it took. What was in it is gone. Closes it before.
+    /// Creates it from a store full of plaintext, like people who encrypt a disk with data on it. Returns the number of bytes
+    /// and the time. What was in it is gone. Closes it before.
     ///
     /// # Errors
     /// As [`FacilityTarget::create`]; `Unsupported` where it cannot; `Io` where something else is in it than before.
@@ -181,14 +181,14 @@ impl FacilityTarget {
         match *is == *was {
             true => Ok((surface.len, elapsed)),
             false => {
-                let what = format!("{name}: after encrypting in place, the data are not what they were");
+                let what = format!("{name}: encrypting in place changed the data");
                 Err(ErrorKind::Io(std::io::Error::other(what)).into())
             }
         }
     }
 
-    /// Makes it anew by [`Facility::create_default`], or as [`FacilityTarget::create`] does where there is none: opening it
-    /// then costs what it costs people.
+    /// Creates it anew by [`Facility::create_default`], or like [`FacilityTarget::create`] if there is none. Opening it then
+    /// costs as much as in normal use.
     ///
     /// # Errors
     /// As [`FacilityTarget::create`].
@@ -207,7 +207,7 @@ impl FacilityTarget {
         if !self.facility.open.iter().any(CommandStep::uses_passphrase) {
             return Err(Error::unsupported(format!("a wrong passphrase for {name}: it opens without one")));
         }
-        // That it opens with the right one shows that the passphrase is why it is refused.
+        // It opens with the right passphrase, so the passphrase is the reason for the refusal.
         self.open()?;
         self.close()?;
         let meter = Meter::start();
@@ -216,7 +216,7 @@ impl FacilityTarget {
         match opened {
             Ok(()) => {
                 self.close()?;
-                let what = format!("a wrong passphrase for {}: it opens all the same", self.facility.name);
+                let what = format!("{}: a wrong passphrase opens it", self.facility.name);
                 Err(Error::unsupported(what))
             }
             Err(e) if matches!(e.kind, ErrorKind::Cancelled) => Err(e),
@@ -225,7 +225,7 @@ impl FacilityTarget {
     }
 
     /// Opens it, if it is closed. Makes it first if it was never made. On a user's device, which has room for one, it
-    /// is made anew if another was there meanwhile.
+    /// is made anew if another was there in the meantime.
     ///
     /// # Errors
     /// As [`FacilityTarget::create`]; `InUse` where another is open on the user's device.
@@ -281,7 +281,7 @@ impl FacilityTarget {
         unmounted.and(closed).and(synced).map_err(|e| self.named(e))
     }
 
-    /// It as bytes: opened if need be. Of a facility that gives a folder, a large file in it. All bytes have been
+    /// Its bytes, opened if necessary. For a facility that gives a folder, a large file in it. All bytes have been
     /// written. A file system that was made in it is gone.
     ///
     /// # Errors
@@ -303,14 +303,14 @@ impl FacilityTarget {
             self.fill(&surface).map_err(|e| self.named(e))?;
             self.state.filled = true;
             if self.facility.gives == Gives::Folder {
-                // Before there was something in it, nothing could be tried.
+                // Direct I/O could not be tested before the file had contents.
                 surface = Surface::of_file(&opened.join(BYTES), self.size)?;
             }
         }
         Ok(surface)
     }
 
-    /// It as a folder with the usual file system: see [`FacilityTarget::folder_of`].
+    /// Its folder, with the usual file system: see [`FacilityTarget::folder_of`].
     ///
     /// # Errors
     /// As there.
@@ -318,9 +318,8 @@ impl FacilityTarget {
         self.folder_of(FilesystemKind::Ext4)
     }
 
-    /// It as a folder: opened if need be. In a facility that gives bytes, such a file system is made and mounted unless
-    /// that was done before; in a folder, which is as it is, the large file is removed that stood for bytes. The folder may
-    /// hold what the last workload left.
+    /// Its folder, opened if necessary. If the facility gives bytes, such a file system is created and mounted in them, once. If
+    /// it gives a folder, the large file that stood for bytes is removed. The folder may hold what the last workload left.
     ///
     /// # Errors
     /// As [`FacilityTarget::create`]; `Unsupported` where bytes have no folder, such as over NBD.
@@ -361,7 +360,7 @@ impl FacilityTarget {
         Ok(folder)
     }
 
-    /// The processes that serve it while it is open, as far as they are known: those that its commands left behind.
+    /// The known processes that serve it while it is open: those that its commands left running.
     /// Empty for what the kernel does.
     pub fn processes(&self) -> Vec<u32> {
         let left = self.left.iter().filter(|left| left.runs()).map(|left| left.pid);
@@ -395,7 +394,7 @@ impl FacilityTarget {
             self.store.sync()?;
         }
         let meter = Meter::start();
-        // What a step has begun that fails, closing undoes.
+        // If a step fails halfway, closing undoes it.
         self.state.opened = true;
         let done = steps.iter().try_for_each(|step| self.run(step));
         let elapsed = meter.elapsed();
@@ -460,8 +459,8 @@ impl FacilityTarget {
         }
     }
 
-    /// Fails if something is there already where the plaintext is to be, such as a mapping of that name, and is not the
-    /// lab's: it would be written to, and closed.
+    /// Fails if something that is not the lab's already exists where the plaintext will appear, such as a mapping of that name:
+    /// it would be overwritten and closed.
     fn must_be_ours(&self) -> Result<()> {
         let opened = self.opened()?;
         let parts = || opened.components().all(|part| part != Component::ParentDir);
@@ -479,8 +478,8 @@ impl FacilityTarget {
         self.words.text(&self.facility.opened).map(PathBuf::from)
     }
 
-    /// Runs the steps that close it, and makes sure that nothing is left. The first error is what is told. `expected`
-    /// says whether it was whole: else the steps fail where they have nothing to undo.
+    /// Runs the steps that close it, and makes sure that nothing is left. Returns the first error. `expected` says whether it
+    /// was completely open: otherwise steps without anything to undo may fail.
     fn undo(&mut self, expected: bool) -> Result<()> {
         self.state.opened = false;
         let runner = Runner { cancelled: || false, ..self.runner.clone() };
@@ -489,7 +488,7 @@ impl FacilityTarget {
             let close = || self.words.step(&step).and_then(|step| runner.run(&step, &self.open)).map(|_| ());
             let mut closed = close();
             if expected && closed.is_err() {
-                // Whoever searches all processes holds a mount for a moment, and it cannot be unmounted.
+                // A program that inspects all processes keeps a mount busy for a moment.
                 closed = retry(|| close().ok()).map_or(closed, Ok);
             }
             first = first.and(closed);
@@ -503,7 +502,7 @@ impl FacilityTarget {
         }
         for left in std::mem::take(&mut self.left) {
             if !left.end() {
-                let what = format!("process {} still ran after closing, and was ended", left.pid);
+                let what = format!("process {} was still running after closing, and was killed", left.pid);
                 first = first.and(Err(ErrorKind::Io(std::io::Error::other(what)).into()));
             }
         }
@@ -519,8 +518,8 @@ impl FacilityTarget {
         first
     }
 
-    /// Makes a file system in all bytes that there are, and mounts it on `dir`. They have been written before: some
-    /// facilities are made by filling them, and others and the baseline would meet holes that those do not.
+    /// Creates a file system in all its bytes, and mounts it on `dir`. The bytes are written first: some facilities are filled
+    /// when they are created, and the others and the baseline would otherwise have holes.
     fn format(&mut self, kind: FilesystemKind, opened: &Path, dir: &Path) -> Result<MountedFilesystem> {
         self.state.formatted = None;
         let surface = Surface::of_file(opened, self.size)?;
@@ -531,7 +530,7 @@ impl FacilityTarget {
         MountedFilesystem::make(kind, opened, Some(surface.len), dir, &self.runner)
     }
 
-    /// Writes all bytes once: reads are to meet what was written, and writes no holes.
+    /// Writes all bytes once, so that reads find data and writes find no holes.
     fn fill(&self, surface: &Surface) -> Result<()> {
         let mut device = surface.device()?;
         let mut buffer = Buffer::new(LARGE);
@@ -603,7 +602,7 @@ fn remove_if_there(path: &Path) -> Result<()> {
     }
 }
 
-/// A file in a folder, as long as it is to be.
+/// A file of this length in a folder.
 fn large_file(path: &Path, len: u64) -> Result<Surface> {
     let file = File::options().read(true).write(true).create(true).truncate(false).open(path);
     file.and_then(|file| file.set_len(len)).map_err(|e| Error::from(e).at(path))?;

@@ -16,7 +16,7 @@ use crate::model::parameters::SECTOR;
 /// Bytes that are written at a place.
 const BLOCK: usize = 256 << 10;
 
-/// Bytes that stand at the beginning of each sector that is written, and are looked for.
+/// The bytes at the beginning of each written sector, which are later searched for.
 const MARK: usize = 32;
 
 /// What a trial showed.
@@ -38,7 +38,7 @@ pub struct FacilityTrial {
     pub files: bool,
     /// Seconds in which it refused a wrong passphrase; nothing where it cannot.
     pub refused_s: Option<f64>,
-    /// Whether the store was seen to hold something else than what was written.
+    /// Whether the store was found to hold something other than what was written.
     pub encrypted_at_rest: bool,
 }
 
@@ -64,7 +64,7 @@ pub fn try_out(facility: &Facility, lab: &Lab) -> Result<FacilityTrial> {
         write_file(&target.folder()?.join("file"), &mark)?;
     }
     let surface = target.bytes()?;
-    demand(surface.len >= BLOCK as u64, "there is no room in it")?;
+    demand(surface.len >= BLOCK as u64, "it is smaller than one block")?;
     let places =
         [0, (surface.len / 2).next_multiple_of(4096), surface.len].map(|at| at.min(surface.len - BLOCK as u64));
     let mut device = surface.device()?;
@@ -136,7 +136,7 @@ pub fn holds(path: &Path, bytes: &[u8]) -> Result<bool> {
 
 fn file_holds(path: &Path, bytes: &[u8]) -> io::Result<bool> {
     let mut file = File::open(path)?;
-    // The end of one part stays in front of the next.
+    // The end of one part is kept before the next.
     let mut part = vec![0; 1 << 20];
     let mut kept = 0;
     loop {

@@ -99,7 +99,7 @@ impl Words {
     }
 }
 
-/// Whether every name in the facility's words is one that there is.
+/// Checks that every name in the facility's words is known.
 ///
 /// # Errors
 /// `Misuse` with the first that is not, or where a step has no words.

@@ -14,7 +14,7 @@ use crate::measure::{machine, processes};
 use crate::model::machine::OTHERS_MAX;
 use crate::model::plan::Caches;
 
-/// The machine is calm when other programs leave it alone for so long, and is waited for so many times that.
+/// The machine is calm if other programs leave it alone for this long; it gets `CALM_TRIES` chances.
 const CALM: Duration = Duration::from_millis(500);
 const CALM_TRIES: usize = 20;
 

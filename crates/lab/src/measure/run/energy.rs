@@ -33,7 +33,7 @@ impl EnergyCounters {
         Self(whole.filter_map(counter).collect())
     }
 
-    /// Joules since an earlier look; nothing where nobody counts. A counter that began again once meanwhile is understood.
+    /// Joules since an earlier reading; `None` without counters. A counter may have wrapped once in between.
     pub fn since(&self, before: &Self) -> Option<f64> {
         let used = |(name, (now, range)): (&String, &(u64, u64))| {
             let (then, _) = before.0.get(name)?;

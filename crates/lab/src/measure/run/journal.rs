@@ -67,8 +67,8 @@ pub struct RunState {
     in_a_row: BTreeMap<String, usize>,
 }
 
-/// After so many failures in a row to make or open it, a facility is not measured any more. What passes, such as a full
-/// disk, has passed by the second time: see [`measure`](super::measure).
+/// After this many consecutive failures to create or open it, a facility is no longer measured. A temporary cause, such as
+/// a full disk, is gone by the second attempt: see [`measure`](super::measure).
 const PATIENCE: usize = 2;
 
 impl RunState {

@@ -21,8 +21,8 @@ impl Defaults {
     }
 }
 
-/// A size of this level in bytes, at the scale of the plan: what is meant for each level changes only where somebody
-/// asks for another scale than the level's.
+/// A size of this level in bytes, at the scale of the plan. The sizes differ from the level's only if the plan has another
+/// scale.
 pub(crate) fn at_scale(size: u64, plan: &Plan) -> u64 {
     (size as f64 * (plan.scale / Defaults::of(plan.level).scale)) as u64
 }

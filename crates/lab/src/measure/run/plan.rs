@@ -25,15 +25,15 @@ pub const MEMORY: &str = "/dev/shm";
 /// Stands for all facilities, or all workloads.
 pub const ALL: &str = "all";
 
-/// What the quick level measures where nobody names anything: the formats of the studies' successors, and their
+/// What the quick level measures by default: the formats of the studies' successors, and their
 /// baseline.
 const QUICK: &[&str] = &["plain", "LUKS2", "VeraCrypt"];
 
-/// The workloads of the quick level where nobody names any: requests in order and at random, small files and large
+/// The default workloads of the quick level: requests in order and at random, small files and large
 /// ones. With the facilities above that takes five minutes at most.
 const QUICK_WORKLOADS: &[&str] = &["dd", "iozone-like", "seeks", "tree", "large-file", "unpack"];
 
-/// What encryption takes away by block size, in the method of the BSI's study of TrueCrypt (2010): sequential transfers to
+/// The cost of encryption by block size, by the method of the BSI's study of TrueCrypt (2010): sequential transfers to
 /// volumes of TrueCrypt over NBD, and the kernel's dm-crypt beside them. Each has its own baseline.
 pub const SWEEP: Preset = Preset {
     quick: &["nbd/TrueCrypt", "nbd/TrueCrypt:Serpent", "nbd/TrueCrypt:AES-Twofish-Serpent", "dm-crypt/plain"],
@@ -47,7 +47,7 @@ pub const SWEEP: Preset = Preset {
     workloads: &["dd"],
 };
 
-/// What encrypts file by file, with the file workloads of the studies, and what such facilities are slow at: small files,
+/// Facilities that encrypt file by file, with the file workloads of the studies and work at which they are slow: small files,
 /// long listings, small requests in a large file.
 pub const FILES: Preset = Preset {
     quick: &["files/eCryptfs", "eCryptfs", "gocryptfs"],
@@ -78,7 +78,7 @@ pub const FILES: Preset = Preset {
     ],
 };
 
-/// What encryption takes away where the data are on another machine: behind lines with latency, each with its own baseline.
+/// The cost of encryption if the data are on another machine: over lines with latency, each with its own baseline.
 /// One request at a time and many, large and small, and files.
 pub const NETWORK: Preset = Preset {
     quick: &["near/LUKS2", "far/LUKS2"],
@@ -114,7 +114,7 @@ pub struct Preset {
     workloads: &'static [&'static str],
 }
 
-/// What somebody wants. What is empty or nothing is chosen by the level.
+/// A user's request. The level decides what is empty or `None`.
 #[derive(Clone, Debug)]
 pub struct Wishes {
     /// What sizes and passes follow from.
@@ -123,9 +123,9 @@ pub struct Wishes {
     pub media: Vec<Backing>,
     /// What is measured where no facility or no workload is named, in the place of the level's own choice.
     pub preset: Option<Preset>,
-    /// What is repeated: it says what is measured, and how often, where nobody else does.
+    /// The study to repeat. It decides what is measured, and how often, unless the request does.
     pub study: Option<Study>,
-    /// Names of facilities; their baselines come by themselves. [`ALL`] is all of them.
+    /// Names of facilities; their baselines are added. [`ALL`] is all of them.
     pub facilities: Vec<String>,
     /// Names of workloads, or [`ALL`].
     pub workloads: Vec<String>,
@@ -162,7 +162,7 @@ pub struct PreparedRun {
 pub struct Estimate {
     /// If everything is steady after the least number of passes.
     pub least_s: f64,
-    /// If nothing is.
+    /// If nothing is steady.
     pub most_s: f64,
 }
 
@@ -194,7 +194,7 @@ impl Wishes {
             scale: self.scale.unwrap_or(defaults.scale),
             backing: self.media.first().cloned().unwrap_or(Backing::Tmpfs(MEMORY.into())),
             more: self.media.iter().skip(1).cloned().collect(),
-            // Workloads say how much they want where there is room.
+            // Workloads state how much they need if there is room.
             size: u64::MAX / 2,
             facilities: self.facilities(catalogue)?,
             workloads: Vec::new(),
@@ -445,8 +445,7 @@ fn stores_at_once(
 fn too_large(plan: &Plan, place: &str, needed: u64, free: u64) -> Error {
     let (needed, free) = (size(needed.next_multiple_of(1 << 20)), size(free >> 20 << 20));
     let what = format!("volumes of {} do not fit in {place}: needs {needed}, {free} free", size(plan.size));
-    Error::misuse(what)
-        .hint("Ask for a smaller --scale or --size, for other workloads, or for another place with --dir.")
+    Error::misuse(what).hint("Choose a smaller --scale or --size, other workloads, or another folder with --dir.")
 }
 
 /// Bytes that are free for this user.

@@ -67,7 +67,7 @@ pub(super) fn check(run: &Run) -> Result<()> {
 
 /// A run from JSON.
 pub(crate) fn parse(text: &[u8]) -> Result<Run> {
-    /// What says which form the rest has.
+    /// The version, which decides how the rest is parsed.
     #[derive(Deserialize)]
     struct Form {
         schema: u32,

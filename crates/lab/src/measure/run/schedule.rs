@@ -19,11 +19,11 @@ use crate::model::statistics::relative_deviation;
 /// After this many consecutive failures of a workload on a facility, it is not tried again.
 const PATIENCE: usize = 2;
 
-/// So many times a pass is made again because other programs disturbed it.
+/// How often a pass is repeated because other programs disturbed it.
 const AGAIN: usize = 2;
 
-/// After so many passes that were disturbed however often they were made, the machine counts as busy: passes are made once,
-/// until one is not disturbed.
+/// After this many passes that stayed disturbed in all attempts, the machine counts as busy: each pass is then made only
+/// once, until one is undisturbed.
 const BUSY: usize = 3;
 
 /// One workload, to be done once on one facility.
@@ -39,12 +39,12 @@ pub struct ScheduledPass {
     pub position: usize,
 }
 
-/// What a step came to.
+/// The result of a step.
 #[derive(Clone, Debug, Default)]
 pub struct PassDone {
     /// When it began: UTC, ISO 8601.
     pub at: String,
-    /// The state of the machine meanwhile.
+    /// The state of the machine in the meantime.
     pub conditions: Conditions,
     /// What was found.
     pub outcome: WorkloadOutcome,
@@ -59,7 +59,7 @@ pub enum Trouble {
     Workload(Error),
 }
 
-/// What a step came to, or why it came to nothing.
+/// The result of a step, or why it failed.
 pub type Attempt = std::result::Result<PassDone, Trouble>;
 
 /// Carries out steps: the real thing, or a simulation.
@@ -74,7 +74,7 @@ pub trait Bench {
     fn wait_for_calm(&mut self) {}
 }
 
-/// Carries out what is left of a run. Everything that happens is told to `record` first, and is a part of `state` then.
+/// Carries out the rest of a run. Everything that happens goes to `record` first, and then to `state`.
 ///
 /// # Errors
 /// `Cancelled` where somebody wants it to end; those of `record`. That a facility or a workload fails is recorded.
@@ -111,7 +111,7 @@ pub fn carry_out(
     Ok(())
 }
 
-/// Carries a step out, and again while other programs disturb it: the attempt that they disturbed least counts. The figures
+/// Carries a step out, and repeats it while other programs disturb it: the least disturbed attempt counts. The figures
 /// themselves choose nothing. A repeat that fails is the last; the attempt before it still counts.
 fn undisturbed(state: &RunState, bench: &mut dyn Bench, step: &ScheduledPass) -> (Option<PassDone>, Option<Trouble>) {
     let load = |done: &PassDone| done.conditions.others.unwrap_or_default();

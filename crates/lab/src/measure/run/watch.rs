@@ -70,8 +70,8 @@ impl Watch {
     }
 }
 
-/// What other programs did in so many seconds: the processors' time that neither the lab's processes nor kernel threads
-/// had, `own_s` seconds.
+/// What other programs did in this time: the processors' time without the `own_s` seconds of the lab's processes and kernel
+/// threads.
 ///
 /// The time of processes is exact, that of processors is a sample: a tick counts as a whole for who has the processor
 /// then. The deviation of such a sum is at most the root of the busy ticks, and half the root of all; three of it are left

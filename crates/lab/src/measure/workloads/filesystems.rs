@@ -18,7 +18,7 @@ pub fn times(workload: &Workload, plan: &Plan) -> usize {
     named(workload, plan).into_iter().filter(|kind| kind.missing().is_none()).count()
 }
 
-/// Does `work` on each of them. The usual one's cases keep their names; those of others have theirs behind the series.
+/// Does `work` on each of them. Cases of other file systems than the usual one have its name after the series.
 ///
 /// # Errors
 /// Those of `work`.
@@ -100,7 +100,7 @@ mod tests {
         lab
     }
 
-    /// The numbers by which the kernel knows them (statfs(2)), and what stands behind their series.
+    /// The kernel's numbers for them (statfs(2)), and the suffix of their series.
     fn look(target: &mut FacilityTarget, lab: &Lab) -> (WorkloadOutcome, Vec<(FilesystemKind, i64)>) {
         let mut seen = Vec::new();
         let done = on_each(unpack(), target, lab, |target, kind| {

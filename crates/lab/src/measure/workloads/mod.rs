@@ -60,7 +60,7 @@ pub struct Workload {
 }
 
 impl Workload {
-    /// Needs no program and no parameter; others begin with it. It cannot be run: each workload has steps of its own.
+    /// A workload without programs, parameters and steps. Others are based on it; it cannot be run itself.
     const PLAIN: Self = Self {
         name: "",
         title: "",
@@ -95,7 +95,7 @@ pub struct WorkloadOutcome {
     pub measures: Vec<Measure>,
     /// Requests over time, with `facility` and `workload` filled in by who asked for the pass.
     pub traces: Vec<Trace>,
-    /// What a reader has to know of this pass, in whole sentences that are the same in each pass: they are told once.
+    /// Notes for the reader, in whole sentences that are the same in each pass: they are shown once.
     pub notes: Vec<String>,
 }
 

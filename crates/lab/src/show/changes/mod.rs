@@ -143,7 +143,7 @@ impl RunChanges {
         self.cells.iter().filter(move |c| c.verdict == LossVerdict::Slower && c.change <= -share)
     }
 
-    /// Of a single cell it is known how likely it differs by chance: all together decide. Sorts as well.
+    /// Judges all cells together, from the probability of each single one. Also sorts them.
     fn judge(&mut self) {
         let rates = false_discovery_rates(&self.cells.iter().map(|c| c.false_discovery_rate).collect::<Vec<_>>());
         for (cell, rate) in self.cells.iter_mut().zip(rates) {

@@ -1,4 +1,4 @@
-//! The published figures that somebody looks for; what was lost in them ([`losses`]); and the same beside a run.
+//! Searching the published figures; their losses ([`losses`]); and both beside a run.
 
 mod beside;
 mod losses;

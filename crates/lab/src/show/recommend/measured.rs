@@ -84,8 +84,8 @@ impl Measured {
         let mut sentences: Vec<String> = self.cipher_to_take().into_iter().collect();
         if self.losses.is_empty() {
             sentences.push(
-                "What a facility as a whole loses here is unknown and does not count: claviger lab run measures it, and --run takes \
-                 it into account."
+                "How much a whole facility loses on this machine is unknown and was not considered. To measure it: claviger lab run. \
+                 To consider the result: --run FOLDER."
                     .into(),
             );
         }
@@ -101,7 +101,7 @@ impl Measured {
         let take = if aes.mean_bytes_per_s >= best.mean_bytes_per_s { &aes.cipher } else { &best.cipher };
         Some(format!(
             "In memory, {} reaches {} MB/s on this machine, {instructions} AES instructions, and {}, the fastest of the others, {} MB/s: \
-             where you can choose, choose {take}.",
+             if you can choose a cipher, choose {take}.",
             aes.cipher,
             rate(aes.mean_bytes_per_s),
             best.cipher,

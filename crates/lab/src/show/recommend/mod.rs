@@ -28,7 +28,7 @@ pub struct Recommendation {
     pub second: Option<RecommendedFacility>,
     /// What to use for the system disk, if the answer cannot hold it.
     pub besides: Option<String>,
-    /// Wishes that nothing had which has the others, in whole sentences.
+    /// Requirements that were given up because nothing meets them and the others, in whole sentences.
     pub given_up: Vec<String>,
     /// Facilities that are ruled out, each with its reason.
     pub out: Vec<RuledOut>,
@@ -91,7 +91,10 @@ pub fn recommend(answers: &RecommendAnswers, measured: &Measured) -> Recommendat
             .given_up
             .iter()
             .map(|requirement| {
-                format!("Given up, because nothing offers it together with the rest: {}.", requirement.words())
+                format!(
+                    "This requirement was given up, because nothing meets it together with the rest: {}.",
+                    requirement.words()
+                )
             })
             .collect(),
         others: reckoning.ranked.iter().skip(2).map(|r| (r.features.name.clone(), r.points())).collect(),
@@ -152,7 +155,7 @@ impl Reckoning {
         let mut ranked: Vec<Ranked> = left.into_iter().map(ranked).collect();
         // The sort is stable: of equals, the first of the table.
         ranked.sort_by_key(|r| (r.lacks.is_some(), -r.points()));
-        // Where only one has all that is wanted, the runner-up is the best of the rest.
+        // If only one meets all requirements, the runner-up is the best of the rest.
         let fitting = ranked.iter().filter(|r| r.lacks.is_none()).count().max(2).min(ranked.len());
         let lacking = |r: Ranked| {
             let because = format!("the requirement is {}", r.lacks?.words());

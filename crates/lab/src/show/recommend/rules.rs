@@ -10,7 +10,7 @@ pub(super) fn out(f: &FacilityFeatures, answers: &RecommendAnswers) -> Option<St
     let ours = f.is_ours();
     if !f.makes.contains(&Platform::Linux) && !ours {
         let only_read = f.reads.contains(&Platform::Linux);
-        let why = if only_read { "a system of Linux can only read it" } else { "nothing on Linux can create it" };
+        let why = if only_read { "Linux can only read it" } else { "nothing on Linux can create it" };
         return Some(why.into());
     }
     for platform in &answers.share_with {
@@ -47,10 +47,10 @@ pub(super) enum Requirement {
 impl Requirement {
     pub(super) fn words(self) -> &'static str {
         match self {
-            Self::HidesVolumes => "that it can hide a volume, so that another passphrase can be given away",
+            Self::HidesVolumes => "that it can hide a volume behind a second passphrase",
             Self::NoticesChanges => "that changes to the encrypted data are detected",
             Self::NoticesChangesOrStart => "that changes to the data are detected, or a TPM guards the boot",
-            Self::FileByFile => "that files are encrypted one by one, so that a cloud only gets what changed",
+            Self::FileByFile => "that each file is encrypted separately",
             Self::HidesNames => "that file names are hidden",
             Self::ClosesByItself => "that it can stay closed while the system runs",
             Self::StartsLinux => "that it holds the whole disk, with the system, its swap and its temporary files",
@@ -135,7 +135,7 @@ const POINTS: &[Point] = &[
     },
     Point {
         points: 2,
-        words: "None of the systems that must open it needs anything installed.",
+        words: "All systems that must open it can do so without extra software.",
         holds: |f, a| a.platforms().all(|p| f.builtin.contains(&p)),
     },
     Point { points: 1, words: "Changes to the encrypted data are detected.", holds: |f, _| f.authenticated },
@@ -146,7 +146,7 @@ const POINTS: &[Point] = &[
     },
     Point {
         points: 1,
-        words: "Its header can be backed up: a damaged one is not the end.",
+        words: "Its header can be backed up, and restored if it is damaged.",
         holds: |f, _| f.header_backup,
     },
     Point {
@@ -162,7 +162,7 @@ const POINTS: &[Point] = &[
         holds: |f, a| f.sizes && a.threat == Threat::Cloud,
     },
     Point { points: 1, words: "This program creates and opens it, without root.", holds: |f, _| f.is_ours() },
-    Point { points: -3, words: "It is called experimental.", holds: |f, _| f.experimental.is_some() },
+    Point { points: -3, words: "It is considered experimental.", holds: |f, _| f.experimental.is_some() },
 ];
 
 fn starts_linux(f: &FacilityFeatures) -> bool {

@@ -43,27 +43,27 @@ pub(super) fn facts(run: &Run) -> Vec<(&'static str, String)> {
 /// How the figures were evaluated, in whole sentences.
 pub(super) fn method(run: &Run) -> Vec<String> {
     vec![
-        "A figure is the median of its samples; the warm-up does not count. Beside it is the 95 % interval of that median, by \
-         bootstrap. Samples that lie far from the others are marked, kept and counted."
+        "A figure is the median of its samples, without the warm-up. Beside it is the 95 % interval of that median, by \
+         bootstrap. Outliers are marked, kept and counted."
             .into(),
-        "The loss is the share of the baseline's performance that is missing; the baseline is the same layer without encryption. It is \
-         the median of the losses within rounds, in each of which a facility and its baseline take turns. Where \
-         times are measured, performance is 1 / time. A verdict is given where the whole 95 % interval of the loss lies on one \
-         side of zero; otherwise the difference is called not measurable."
+        "The loss is the missing share of the baseline's performance; the baseline is the same layer without encryption. In each \
+         round a facility and its baseline take turns, and the loss is the median of the losses within rounds. Where times are \
+         measured, performance is 1 / time. A verdict is given if the whole 95 % interval of the loss lies on one side of zero; \
+         otherwise there is no measurable difference."
             .into(),
         "Facilities of different layers (those with different baselines) differ in more than encryption, such as a file system \
-         or a protocol: each is judged against its own baseline, and speeds are not to be compared across layers."
+         or a protocol: each is judged against its own baseline. Do not compare speeds across layers."
             .into(),
         format!(
-            "A figure is steady when its relative standard deviation is at most {} %. One that is still not after {} is \
+            "A figure is steady if its relative standard deviation is at most {} %. A figure that is not steady after {} is \
              marked as unsteady.",
             percent(run.plan.steady),
             counted(run.plan.max_repeats, "pass")
         ),
-        "MB/s is 10^6 bytes per second, GB is 10^9 bytes; KiB, MiB and GiB are powers of 1024. CPU s/GB are the seconds that all \
-         processors of the machine were busy for each GB, whoever used them: servers that look for their next request, what \
-         makes the data and the requests, and other programs that ran. Nothing is taken off for those but what fio takes to start. What the processes \
-         that serve a facility use themselves is in the workload processor."
+        "MB/s is 10^6 bytes per second, GB is 10^9 bytes; KiB, MiB and GiB are powers of 1024. CPU s/GB is the \
+         processor time of the whole machine for each GB. It includes servers that poll for requests, the generation of data and \
+         requests, and other programs; only fio's own start is subtracted. For the serving processes alone, see the workload \
+         processor."
             .into(),
     ]
 }
@@ -133,12 +133,12 @@ fn clock(run: &Run) -> String {
     let mhz: Vec<f64> = run.passes.iter().filter_map(|p| p.conditions.mhz).filter(|mhz| mhz.is_finite()).collect();
     match (mhz.iter().copied().reduce(f64::min), mhz.iter().copied().reduce(f64::max)) {
         (Some(low), Some(high)) => format!("{low:.0} to {high:.0} MHz"),
-        _ => "the system does not tell it".into(),
+        _ => "not reported by the system".into(),
     }
 }
 
 fn governor(governor: &str) -> String {
-    if governor.is_empty() { "the system does not tell it".into() } else { governor.to_owned() }
+    if governor.is_empty() { "not reported by the system".into() } else { governor.to_owned() }
 }
 
 fn steal(run: &Run) -> String {
@@ -151,7 +151,7 @@ fn others(run: &Run) -> String {
     match watched {
         0 => "not watched during the passes".into(),
         _ => format!(
-            "used {} % of one processor on average and {} % in the worst pass; {} made again",
+            "used {} % of one processor on average and {} % in the worst pass; {} repeated",
             percent(mean),
             percent(worst),
             counted(again, "disturbed pass")
@@ -162,7 +162,7 @@ fn others(run: &Run) -> String {
 fn throttling(run: &Run) -> String {
     let counts: Vec<u64> = run.passes.iter().filter_map(|p| p.conditions.throttled).collect();
     match counts.iter().sum::<u64>() {
-        _ if counts.is_empty() => "the system does not tell it".into(),
+        _ if counts.is_empty() => "not reported by the system".into(),
         0 => "none".into(),
         n => format!("{n} times a processor was slowed for its temperature"),
     }
@@ -171,7 +171,7 @@ fn throttling(run: &Run) -> String {
 fn energy(run: &Run) -> String {
     let all: Vec<f64> = run.passes.iter().filter_map(|p| p.conditions.energy_j).filter(|j| j.is_finite()).collect();
     match all.len() {
-        0 => "the system does not tell it".into(),
+        0 => "not reported by the system".into(),
         passes => {
             format!("the processors used {} J in {}", plain(all.iter().sum::<f64>()), counted(passes, "pass"))
         }
@@ -184,5 +184,5 @@ fn generator(run: &Run) -> String {
         .iter()
         .map(|g| format!("{} MB/s in blocks of {}", rate(g.bytes_per_s), size(g.block_bytes)))
         .collect();
-    format!("incompressible, made at {}; no write is faster than that", rates.join(", "))
+    format!("incompressible, generated at {}; no write can be faster", rates.join(", "))
 }

@@ -72,7 +72,7 @@ struct Page<'a> {
     /// What comes first: the study, its conclusions and its tables.
     study: Vec<ExtraSection<'a>>,
     glance: Option<Table>,
-    /// Those that are shown at once, and the others. The same of notes.
+    /// The findings that are shown at once, and the others; the same for notes.
     findings: (&'a [String], &'a [String]),
     warnings: Vec<String>,
     notes: (&'a [String], &'a [String]),
@@ -202,7 +202,7 @@ impl<'a> Looks<'a> {
         Self(look.collect())
     }
 
-    /// That of the facility of this name; of one that the run does not name, that of a baseline.
+    /// The look of the facility of this name; that of a baseline if the run does not name the facility.
     fn look(&self, name: &str) -> Look {
         self.0.iter().find(|(n, _)| *n == name).map_or(Look::of_baseline(0), |(_, look)| *look)
     }

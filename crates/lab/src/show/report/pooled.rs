@@ -19,8 +19,8 @@ impl PooledRuns {
     pub fn sentences(&self) -> Vec<String> {
         let count = |verdict| self.count(verdict);
         let mut sentences = vec![format!(
-            "Of {} that at least two runs have, encryption is slower on all machines in {}, on some in {}; on none is there a \
-             measurable difference in {}.",
+            "Of {} that at least two runs have, encryption is slower on all machines in {} and on some in {}; no \
+             machine shows a measurable difference in {}.",
             counted(self.figures.len(), "figure"),
             count(PooledVerdict::SlowerOnAll),
             count(PooledVerdict::SlowerOnSome),
@@ -31,10 +31,10 @@ impl PooledRuns {
             (PooledVerdict::Faster, "faster"),
         ];
         sentences.extend(odd.into_iter().filter(|(verdict, _)| count(*verdict) > 0).map(|(verdict, words)| {
-            format!("In {} it is {words}: chance, a cache or another data path can do that.", count(verdict))
+            format!("In {} it is {words}: chance, a cache or another data path can cause that.", count(verdict))
         }));
         if self.only_once > 0 {
-            sentences.push(format!("{} only one run has.", counted(self.only_once, "figure")));
+            sentences.push(format!("Only one run has {}.", counted(self.only_once, "more figure")));
         }
         sentences
     }
@@ -57,9 +57,9 @@ impl Text for PooledRuns {
             names.into_iter().chain(each).chain(ends).collect::<Vec<_>>()
         });
         let table = table(headings, rows);
-        let method = "Losses in per cent of what there is without encryption on the same machine: for each facility and workload, the \
+        let method = "Losses are in per cent of the performance without encryption on the same machine: for each facility and workload, the \
                       median of its figures. Speeds of different machines are not compared, and no mean over machines is \
-                      formed: a handful of them is no sample of all.";
+                      given: a handful of machines is not a sample.";
         let sentences: String = self.sentences().iter().map(|sentence| wrapped(sentence)).collect();
         printable(&format!("{}\n{sentences}\n{table}\n{}", machines.collect::<String>(), wrapped(method)))
     }

@@ -1,4 +1,4 @@
-//! The published figures and losses as text and CSV, and what is laid beside a run.
+//! The published figures and losses as text and CSV, and beside a run.
 
 use super::table::{csv_record, table};
 use super::{CsvRecord, Extra, Text, UNITS};

@@ -15,7 +15,7 @@ use super::panels::{Kind, Panel, Scale, axis_words, loss_interval, loss_text, pa
 use super::table::{WIDTH, bar, csv_record, exact, hanging, is_numeric, optional, table, wrapped};
 use super::{CsvRecord, Extra, PagePart, Text, csv};
 
-/// A run with what it shows, and what else is to be told of it.
+/// A run with its results and further sections.
 #[derive(Clone, Copy, Debug)]
 pub struct RunReport<'a> {
     /// The raw figures.
@@ -150,7 +150,7 @@ impl RunReport<'_> {
         self.summary.warnings.iter().cloned().chain(stray).collect()
     }
 
-    /// The disturbance by other programs, which stands before all else, and the other warnings.
+    /// The disturbance by other programs, which comes first, and the other warnings.
     fn split_warnings(&self) -> (Option<String>, Vec<String>) {
         let disturbance = self.run.disturbance().message;
         let others = self.warnings().into_iter().filter(|warning| disturbance.as_ref() != Some(warning)).collect();
@@ -312,7 +312,7 @@ mod tests {
             let changes = RunChanges::between(&sample::run(), &run, 0.03);
             assert!(!changes.text().contains('\u{1b}'));
         });
-        // The run itself is one. How many of the others are depends on the machine that is told in it.
+        // The run itself is valid. How many of the changed ones are depends on the machine that the run records.
         assert!(reported.get() > 1, "{} of them were runs", reported.get());
     }
 

@@ -41,10 +41,10 @@ fn about(study: &Study, run: &Run) -> Extra {
         false => format!("{} to {}", plan.min_repeats, plan.max_repeats),
     };
     let level = match () {
-        () if plan.scale != extent.scale || plan.min_repeats != extent.repeats => "In a size of its own",
+        () if plan.scale != extent.scale || plan.min_repeats != extent.repeats => "With an extent of its own",
         () if extent == study.thorough => "As published",
         () if extent == study.standard => "Scaled down",
-        () => "A smoke test, which shows that it runs and little else",
+        () => "A smoke test, which shows little more than that it runs",
     };
     let theirs = study.passes.map(|passes| format!(" (the study: {passes})")).unwrap_or_default();
     let size = format!(
@@ -103,7 +103,7 @@ fn section_by_section(study: &Study) -> Option<Extra> {
         let here = match here {
             Repetition::Same => "the same",
             Repetition::Alike => "alike",
-            Repetition::None => "not to be had",
+            Repetition::None => "not available",
         };
         vec![of.join(", "), about.clone(), here.to_owned(), how.clone()]
     };
@@ -132,15 +132,15 @@ fn costs(run: &Run, summary: &Summary) -> impl Iterator<Item = Extra> {
     let processor_time = by_workload(
         run,
         ("Processor time by workload", "CPU s/GB"),
-        "Seconds that all processors of the machine together were busy for each 10^9 bytes, by whomever: the median of the \
-         workload's figures. What is above the column without encryption is the cost of encryption and of what serves it.",
+        "Processor time of the whole machine for each 10^9 bytes, in seconds: the median of the workload's figures. The excess over \
+         the column without encryption is the cost of encryption and of its server.",
         &seconds,
     );
     let energy = by_workload(
         run,
         ("Energy by workload", "J"),
-        "Joules that the processors used in a pass, the whole machine's: the median. A pass includes what is not timed, such as \
-         making files and comparing them.",
+        "Energy that all processors of the machine used in a pass, in joules: the median. A pass includes work that is not timed, \
+         such as creating and comparing files.",
         &joules,
     );
     processor_time.into_iter().chain(energy)
@@ -197,8 +197,8 @@ fn paragraphs(text: impl Iterator<Item = String>) -> String {
     text.map(|paragraph| format!("{}\n\n", escaped(&paragraph))).collect()
 }
 
-/// The rows that have a figure of ours, each with its unit: what is here, what that is less than without encryption, and the
-/// same of the study. What only the study has is counted.
+/// The rows with a figure of ours, each with its unit: our figure and its loss, and those of the study. Rows that only the
+/// study has are counted.
 fn markdown_table(filled: &FilledTable<'_>) -> String {
     let (title, text) = words(filled);
     let ours = |cell: &&StudyCell<'_>| matches!(cell.here, OwnFigure::Figure { .. });
@@ -250,7 +250,7 @@ fn both(cell: &StudyCell<'_>, of_row: Option<Scale>) -> String {
     with(here, lost_here) + &theirs
 }
 
-/// What Markdown would take for its own, taken as it is.
+/// The text with Markdown's special characters escaped.
 fn escaped(text: &str) -> String {
     let special = |c: char| matches!(c, '\\' | '`' | '*' | '_' | '|' | '<' | '[' | '#');
     printable(text).chars().flat_map(|c| special(c).then_some('\\').into_iter().chain([c])).collect()
@@ -305,7 +305,7 @@ fn advised(filled: &FilledTable<'_>) -> impl Iterator<Item = [String; 3]> {
     })
 }
 
-/// The title of a table, and what there is to say of it.
+/// The title of a table, and the text below it.
 fn words(filled: &FilledTable<'_>) -> (String, Vec<String>) {
     let number = &filled.table.number;
     let title =
@@ -415,15 +415,15 @@ fn theirs(cell: &StudyCell<'_>) -> Option<[f64; 3]> {
 /// Headings of the conclusions.
 const VERDICTS: [&str; 4] = ["conclusion", "the study", "here", "verdict"];
 
-/// What the conclusions come to.
+/// The verdicts of the conclusions.
 fn claims(judged: &[JudgedConclusion<'_>]) -> Extra {
     let row = |JudgedConclusion { text, source, verdict, why }: &JudgedConclusion<'_>| {
         vec![(*text).to_owned(), (*source).to_owned(), why.clone(), (*verdict).to_owned()]
     };
-    let method = "A conclusion is still true or no longer where the whole 95 % interval of each figure that decides lies on one \
-                  side of its criterion. It cannot be said where the run moved too little of the study's data, or on another \
-                  medium; and where single samples of figures that are not steady, other load on the machine or the server in \
-                  front of the baseline could change the answer.";
+    let method = "The verdict is “Still true” or “No longer” only if the whole 95 % interval of each deciding figure lies on one \
+                  side of its criterion. It is “Cannot be said” if the run moved too little of the study's data or used another \
+                  medium. It is also “Cannot be said” if unsteady samples, other load on the machine or the server in front of \
+                  the baseline could change the answer.";
     Extra {
         title: "What the study's conclusions come to here".into(),
         text: vec![method.to_owned()],

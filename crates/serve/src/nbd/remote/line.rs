@@ -586,7 +586,7 @@ impl State {
     fn end(&mut self, cookie: u64) -> io::Result<()> {
         let asked = self.of(cookie)?;
         if asked.error.is_none() && asked.missing > 0 {
-            return Err(broken("a reply with less data than was asked for"));
+            return Err(broken("a reply with less data than requested"));
         }
         asked.finish();
         // A server that is shutting down does no more work.
@@ -604,7 +604,7 @@ impl Asked {
         inside
             .then(|| (from - self.range.start) as usize)
             .map(|at| at..at + len)
-            .ok_or_else(|| broken("data that nobody asked for"))
+            .ok_or_else(|| broken("data that were not requested"))
     }
 
     fn finish(&mut self) {

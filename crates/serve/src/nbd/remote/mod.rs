@@ -262,7 +262,7 @@ impl Remote {
                 "the export has changed its size, blocks or write access",
             ));
         }
-        // After a restart of the server, another client may have connected and written meanwhile.
+        // After a restart of the server, another client may have connected and written in the meantime.
         match if self.writable { self.check_only_writer() } else { Ok(()) } {
             Err(e) if matches!(e.kind, ErrorKind::InUse { .. }) => {
                 Err(io::Error::new(io::ErrorKind::ResourceBusy, format!("another client may write there now: {e}")))

@@ -92,7 +92,7 @@ pub fn volume_on(store: Arc<dyn Store>) -> Arc<dyn Store> {
     Arc::new(Volume::new(store, Layout::new(vec![segment]).expect("it fits")))
 }
 
-/// Not a cipher, but what is in the wrong sector, or encrypted once too often or not at all, is wrong.
+/// Not a real cipher, but it shows data in the wrong sector, and data encrypted twice or not at all.
 struct Toy;
 
 impl SectorCipher for Toy {

@@ -11,7 +11,7 @@ use crate::mounted::{NOBODY, transports};
 
 const WORDS: &[&str] = &["ecryptfs"];
 
-/// What the format does not have: names and targets are shorter, and there are no holes below.
+/// Limits of the format: names and targets are shorter, and stored files have no holes.
 const LIMITS: [&str; 5] = [
     KNOWN[0],
     "paths: names of 255 bytes and paths of 4095 work",
@@ -20,7 +20,7 @@ const LIMITS: [&str; 5] = [
     "truncate: far beyond the end is sparse",
 ];
 
-/// Who may not read a file cannot know its size, nor change it. Root can, and does it for others.
+/// Without permission to read a file, a user cannot know its size or change it. Root can, and does it for other users.
 const UNREADABLE: [&str; 2] =
     ["open: O_PATH needs no permission and gives none", "truncate: needs the permission to write"];
 

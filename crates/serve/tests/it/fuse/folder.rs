@@ -13,8 +13,8 @@ use claviger_testkit::tools::program;
 
 use crate::mounted::{Mounted, MountedFolder, NOBODY, transports};
 
-/// What is not as in the folder itself. Whose time of access changes is up to whoever reads, and that is the server, which has
-/// a file open once for all programs.
+/// Differences from the folder itself. O_NOATIME is up to the process that reads, which is the server, and it has each file open
+/// only once for all programs.
 pub const KNOWN: [&str; 1] = ["open: O_NOATIME is the owner's"];
 
 /// Devices are refused before they are there, also where others copy or unpack them.
@@ -46,7 +46,7 @@ pub struct Passed {
 }
 
 impl Passed {
-    /// As root, for all.
+    /// Serves it as root, for all users.
     pub fn by_root(transport: &str) -> Self {
         Self::by_root_with(&[], transport)
     }
@@ -59,7 +59,7 @@ impl Passed {
         Self { place, server }
     }
 
-    /// As a user, for that user; or a reported skip.
+    /// Serves it as an ordinary user, for that user; reports a skip if that is impossible.
     pub fn by_nobody(transport: &str) -> Option<Self> {
         Self::by_nobody_with(&[], transport)
     }
@@ -145,7 +145,7 @@ fn a_folder_of_a_user_behaves_as_posix_wants() {
     }
 }
 
-/// As the program mounts it: what a device is it does not show, and so nobody makes one.
+/// As the program mounts it: devices are not shown as devices, so none can be created.
 #[test]
 fn a_folder_that_shows_no_devices_makes_none() {
     for transport in transports().into_iter().flatten() {
@@ -167,7 +167,7 @@ fn nothing_is_written_to_a_folder_that_is_shown_read_only() {
     }
 }
 
-/// Beyond this time the kernel asks anew; all of it happens within, so that it relies on what is not true any more.
+/// After this time the kernel asks again. The whole test happens within it, so the kernel relies on outdated answers.
 #[test]
 fn what_others_changed_a_moment_ago_is_not_overwritten_and_not_removed() {
     let append = |path: PathBuf| OpenOptions::new().append(true).open(path).expect("it is there");
@@ -260,7 +260,7 @@ fn random_operations_do_to_a_folder_what_a_model_says() {
         let mut folder = Folder::empty(&root, 16 << 20);
         exercise_folder(&mut folder, &Plan::operations(seed(), 3000)).unwrap_or_else(|e| panic!("{e}"));
         folder.compare().expect("all of it is there");
-        // What is below is the same.
+        // The lower folder has the same files.
         let below = fs::read_dir(lower(&passed.place)).expect("it is listed").count();
         assert_eq!(below, fs::read_dir(&root).expect("it is listed").count());
         passed.ends();

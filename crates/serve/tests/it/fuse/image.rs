@@ -56,7 +56,7 @@ fn reads_and_writes_at_any_place_are_those_of_a_file() {
                     model[at..at + size].copy_from_slice(&data);
                 }
                 1 => {
-                    // As programs with O_DIRECT do it, for speed: whole blocks, aligned memory.
+                    // Writes as programs with O_DIRECT do for speed: whole blocks from aligned memory.
                     let (at, size) = (at / 512 * 512, (size / 512 * 512).clamp(512, 2 << 20));
                     let size = size.min((len - at) / 512 * 512);
                     let data = &mut memory[skip..skip + size];
@@ -286,7 +286,7 @@ fn errors_of_the_store_reach_the_program_that_asked() {
         file.read_exact_at(&mut data[..65_000], 0).expect("all is well here");
         assert_eq!(data[..65_000], [1; 65_000]);
         file.write_all_at(&[3; 100], 100).expect("and here");
-        // What was lost once is lost.
+        // A lost write stays lost, so each later fsync reports it.
         assert_eq!((number(file.sync_all()), number(file.sync_all())), (EIO, EIO));
         drop((file, server));
         let bytes = place.bytes();
@@ -305,7 +305,7 @@ fn a_user_without_privileges_mounts_through_the_helper() {
         assert_eq!(server.transport, transport);
         let line = place.mount_line().expect("it is mounted");
         assert!(line.contains("nosuid,nodev") && line.contains(" fuse.claviger a,b\\134c "), "{line}");
-        // Not even root may look at what belongs to another: the kernel's rule for such mounts.
+        // Not even root may read another user's mount: the kernel's rule for such mounts.
         assert_eq!(number(File::open(server.file())), EACCES);
         let copy = place.dir.path().join("copy");
         run(as_nobody().arg("cp").arg(server.file()).arg(&copy));

@@ -117,7 +117,7 @@ fn programs_work_on_a_mounted_fat_or_exfat_as_on_any_file_system() {
         file.set_modified(time).expect("set");
         assert_eq!(fs::metadata(&large).expect("it is there").modified().expect("a time"), time);
         fs::set_permissions(&large, fs::Permissions::from_mode(0o644)).expect("accepted and forgotten");
-        // What it cannot do.
+        // Calls that the file system cannot carry out.
         assert!(std::os::unix::fs::symlink("x", root.join("link")).is_err());
         assert!(fs::write(root.join("a:b"), b"x").is_err());
         assert_eq!(
@@ -220,7 +220,7 @@ fn ext4_is_shown_read_only() {
 fn what_the_store_refuses_is_an_io_error_and_the_rest_goes_on() {
     for kind in ["16", "exFAT"] {
         let Some(place) = made(kind, 20 << 20) else { continue };
-        // Somewhere in the data, behind what is written first.
+        // Somewhere in the data, after the first writes.
         let mut server = place.serve(&["tree", "refuse=10000000"]);
         let root = place.folder();
         fs::write(root.join("before"), [1; 5000]).expect("written");

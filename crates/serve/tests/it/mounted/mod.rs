@@ -85,7 +85,7 @@ impl MountedFolder {
         Mounted::start(self, Command::new(std::env::current_exe().expect("this program")), words)
     }
 
-    /// As the user `NOBODY`, who can reach nothing but this folder.
+    /// Serves it as the user `NOBODY`, who can reach only this folder.
     pub fn serve_as_nobody(&self, words: &[&str]) -> Mounted {
         self.serve_as_nobody_in(&[], words)
     }

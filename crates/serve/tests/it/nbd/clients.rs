@@ -1,4 +1,4 @@
-//! Programs of others use the server: whatever they do to the disk is what they read back, and what the file then holds.
+//! Clients from other projects use the server: what they write is what they read back, and what the file then holds.
 
 use std::fs;
 use std::io;
@@ -127,7 +127,7 @@ assert c.pread(1024, 3900)[100:800] == b'b' * 700
 #[test]
 fn nbdcopy_copies_both_ways() {
     let Some(nbdcopy) = program("nbdcopy") else { return };
-    // Not a multiple of anything that either side likes.
+    // Not a multiple of either side's preferred block size.
     let len = 37 * MIB + 1024 + 512;
     let dir = tempfile::tempdir().expect("a temporary folder");
     let serving = Serving::store(patterned_volume(dir.path(), len));

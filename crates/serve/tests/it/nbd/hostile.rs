@@ -26,7 +26,7 @@ impl Raw {
     fn connect(serving: &Serving) -> Self {
         let NbdAddress::Unix(path) = &serving.address else { unreachable!("tests use Unix sockets") };
         let stream = UnixStream::connect(path).expect("the server listens");
-        // Not a measurement: a server that hangs is to fail the test, not to hang it.
+        // Not a measurement: with it, a server that hangs fails the test instead of hanging it.
         stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a timeout");
         Self(stream)
     }
@@ -68,7 +68,7 @@ impl Raw {
         bytes
     }
 
-    /// Says no more, and hears the rest, until the server closes the connection.
+    /// Sends nothing more, and reads the rest until the server closes the connection.
     fn hear_out(mut self) -> Vec<u8> {
         let _ = self.0.shutdown(Shutdown::Write);
         self.hear_end()
@@ -109,7 +109,7 @@ fn simple_reply(error: u32, cookie: u64) -> Vec<u8> {
     [&0x6744_6698u32.to_be_bytes()[..], &error.to_be_bytes(), &cookie.to_be_bytes()].concat()
 }
 
-/// Proof that the server serves on, and that the store holds what it held.
+/// Checks that the server still works, and that the store is unchanged.
 fn unharmed(serving: &Serving, content: &[u8], after: &str) {
     let mut client = Client::connect(&serving.address, "disk").unwrap_or_else(|e| panic!("after {after}: {e}"));
     let mut read = vec![0; content.len()];
@@ -456,7 +456,7 @@ fn a_store_that_fails_is_reported_as_far_as_the_protocol_can() {
     let store = Faulty::new(&content);
     let serving = Serving::store(store.clone());
 
-    // In the first chunk of a READ: an error, and the connection goes on.
+    // In the first chunk of a READ: an error, and the connection continues.
     store.bad_byte.store(1000, Ordering::SeqCst);
     let mut raw = Raw::transmitting(&serving);
     raw.say(&[request(0, READ, 1, 0, len as u32), request(0, READ, 2, 1001, 5)].concat());
@@ -521,7 +521,7 @@ fn a_store_that_fails_is_reported_as_far_as_the_protocol_can() {
     *store.fail_writes.lock().expect("no panic") = None;
     unharmed(&serving, &content, "errors");
 
-    // A flush that has failed: every later one fails too, on every connection, for what was lost stays lost.
+    // After a failed flush, every later one fails too, on every connection, because the lost writes stay lost.
     store.fail_flush.store(true, Ordering::SeqCst);
     raw.say(&request(0, FLUSH, 10, 0, 0));
     assert_eq!(raw.hear(16), simple_reply(5, 10));
@@ -545,7 +545,7 @@ fn a_client_that_does_not_listen_holds_up_nobody_else() {
     drop(deaf);
 }
 
-/// Handshakes that nobody goes on with, and that do not pass by themselves while the test runs.
+/// Handshakes that nobody continues with, and that do not pass by themselves while the test runs.
 #[test]
 fn unfinished_handshakes_keep_nobody_out() {
     more_descriptors();
@@ -569,7 +569,7 @@ fn unfinished_handshakes_keep_nobody_out() {
                 }
             })
             .collect();
-        // Whoever comes gets in, and whoever is in stays.
+        // New clients get in, and connected ones stay.
         unharmed(&serving, &content, "unfinished handshakes");
         let mut byte = [0];
         one.read_at(7, &mut byte).expect("it is still served");

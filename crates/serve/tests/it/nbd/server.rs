@@ -63,7 +63,7 @@ fn a_stale_socket_is_replaced_and_a_live_one_is_not() {
     assert_eq!(error.path.as_deref(), Some(&*path));
     UnixStream::connect(&path).expect("the first one still listens");
 
-    // What somebody else has put there is not removed.
+    // A socket that somebody else has put there is not removed.
     fs::remove_file(&path).expect("it is a file");
     let other = UnixListener::bind(&path).expect("a socket");
     drop(server);
@@ -165,7 +165,7 @@ fn a_handshake_takes_only_so_long() {
         thread::yield_now();
     }
     drop(slow);
-    // Whoever has chosen an export may take any time.
+    // A client that has chosen an export may take any time.
     let mut client = client_when_free(&serving);
     let begin = Instant::now();
     while begin.elapsed() < Duration::from_millis(100) {
@@ -262,7 +262,7 @@ fn a_handle_keeps_no_store_open() {
     handle.stop();
 }
 
-/// As the kernel does with a file: of two flushes at a time only one hears that a write was lost.
+/// Like a file in the kernel: of two concurrent flushes, only one gets the error of a lost write.
 struct LosesOneWrite {
     told: AtomicBool,
     begun: Barrier,
@@ -455,8 +455,8 @@ fn a_sector_that_was_changed_by_others_is_an_error_and_the_rest_is_served() {
     serving.stop().expect("all is durable");
 }
 
-/// What CAN_MULTI_CONN promises ("Transmission flags"): a write that was answered is what any other connection reads, and a flush on
-/// one covers what was answered on all.
+/// The promise of CAN_MULTI_CONN ("Transmission flags"): once a write is answered, all connections read it, and a flush on one
+/// covers the writes answered on all.
 #[test]
 fn sixteen_connections_see_one_disk() {
     const CONNECTIONS: usize = 16;

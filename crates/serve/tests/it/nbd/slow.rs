@@ -87,7 +87,7 @@ fn as_many_requests_reach_the_store_as_were_sent() {
     for _ in 0..3 {
         client.read_at(0, &mut out).expect("it is there");
     }
-    // All but one, which may be carried out by the thread that receives, and holds up what comes behind it.
+    // All but one, which may be carried out by the thread that receives, and holds up what comes after it.
     *store.inside.lock().expect("no panic") = 0;
     store.together.store(SLOTS - 1, Ordering::SeqCst);
     let cookies: HashMap<u64, usize> =

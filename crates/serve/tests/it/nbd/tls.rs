@@ -153,7 +153,7 @@ fn unfinished_handshakes_keep_nobody_out() {
                 let mut stream =
                     std::net::TcpStream::connect(("127.0.0.1", port(&serving.address))).expect("it listens");
                 if nth % 2 == 0 {
-                    // The header of a record, and of a ClientHello, of which no more comes.
+                    // The header of a record and of a ClientHello, and then nothing.
                     stream.write_all(&[&begin_tls[..], &[22, 3, 1, 2, 0, 1, 0, 1, 252]].concat()).expect("sent");
                 }
                 stream
@@ -272,7 +272,7 @@ fn on_a_socket(authority: &Authority, options: ServerOptions) -> Serving {
     Serving::with(vec![Export::new("disk", memory(&noise(4 * MIB, 9)))], ServerOptions { tls: Some(tls), ..options })
 }
 
-/// A client of it that has said what it can, and no more.
+/// A client that has sent its flags, and nothing more.
 fn greeted(serving: &Serving) -> UnixStream {
     let NbdAddress::Unix(path) = &serving.address else { panic!("a Unix socket") };
     let mut stream = UnixStream::connect(path).expect("the server listens");
@@ -299,7 +299,7 @@ fn answer(stream: &mut UnixStream) -> u32 {
     u32::from_be_bytes(header[12..16].try_into().expect("4"))
 }
 
-/// What still comes, to the end.
+/// Everything that still arrives.
 fn rest(mut stream: UnixStream) -> Vec<u8> {
     let mut rest = Vec::new();
     let _ = stream.read_to_end(&mut rest);
@@ -329,7 +329,7 @@ fn nothing_is_told_in_the_clear() {
     client.write_all(&option(1, b"disk")).expect("said");
     assert_eq!(rest(client), b"", "no size");
 
-    // What comes in the clear after the demand for TLS, or instead of TLS, is an end with at most an alert, which begins with 21.
+    // Plaintext after the demand for TLS, or instead of TLS, ends the connection with at most an alert, which begins with 21.
     let pipelined = [option(5, b""), option(3, b"")].concat();
     let garbage = [option(5, b""), noise(100_000, 3)].concat();
     let cut = [option(5, b""), b"\x16\x03\x01\x02\x00\x01\x00".to_vec()].concat();
@@ -365,7 +365,7 @@ fn silent_clients_keep_nobody_out_for_long() {
 }
 
 /// Stands between a client and a server, and does something to what the server sends: `tamper` sees each piece and how much came before,
-/// and says whether to go on.
+/// and says whether to continue.
 fn between(serving: &Serving, tamper: impl Fn(&mut [u8], usize) -> bool + Send + 'static) -> (TempDir, NbdAddress) {
     let dir = temporary();
     let path = dir.path().join("between");
@@ -442,7 +442,7 @@ fn pretender(reply: u32, what_follows: &'static [u8]) -> (TempDir, NbdAddress, t
 fn a_client_that_wants_tls_does_not_go_on_without() {
     let folder = temporary();
     let Some(_) = Authority::with_both(folder.path()) else { return };
-    // Unsupported, against a policy, invalid, something new, and what is no refusal either.
+    // Unsupported, against a policy, invalid, unknown, and a reply that is no refusal.
     for reply in [(1 << 31) + 1, (1 << 31) + 2, (1 << 31) + 3, (1 << 31) + 77, 2, 3] {
         let (_dir, address, server) = pretender(reply, b"");
         let error = client(folder.path(), "localhost", &address).err().expect("it gives up");

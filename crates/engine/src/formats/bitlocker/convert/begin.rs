@@ -1,6 +1,6 @@
 //! The beginning of an encryption: turns a file system into a volume whose data are still all plaintext.
 //!
-//! The reserved areas go behind the file system, which must leave enough space before the end of its device. The first sectors are
+//! The reserved areas go after the file system, which must leave enough space before the end of its device. The first sectors are
 //! copied there, then the metadata are written, and the boot sector comes last. Until then the file system is not touched.
 
 use std::sync::Arc;

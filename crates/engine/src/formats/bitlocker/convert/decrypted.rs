@@ -19,7 +19,7 @@ use crate::formats::bitlocker::{BitLockerHeader, VMK, is_decrypted};
 use crate::random;
 use crate::store::Store;
 
-/// How many bytes behind the first sectors are checked: encryption begins there.
+/// How many bytes after the first sectors are checked: encryption begins there.
 const LOOKED_AT: u64 = 16 << 20;
 /// How many bytes are read at a time.
 const PIECE: u64 = 1 << 20;

@@ -2,7 +2,7 @@
 //!
 //! Sectors are recognised by their first bytes. The log stores those of the ciphertext in both directions, so that it never
 //! contains plaintext. A disk writes sectors of 512 bytes whole or not at all; a larger sector of the volume may be torn. Only this
-//! program uses the log. It is sealed with a key derived from the volume's, and lies behind the block in the area of the last
+//! program uses the log. It is sealed with a key derived from the volume's, and lies after the block in the area of the last
 //! metadata copy, where other programs have zeros.
 //!
 //! ```text

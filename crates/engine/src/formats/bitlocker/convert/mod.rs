@@ -81,7 +81,7 @@ fn attached<'a>(stores: InPlaceStores<'a>) -> Result<&'a Arc<dyn Store>> {
 /// A volume that is being converted, unlocked.
 struct Converting {
     store: Arc<dyn Store>,
-    /// The copies of the metadata that were intact and must not change meanwhile.
+    /// The copies of the metadata that were intact and must not change in the meantime.
     read: Vec<Copy>,
     metadata: Metadata,
     kind: Kind,
@@ -139,7 +139,7 @@ fn going(metadata: &Metadata) -> Towards {
     if metadata.next_state == State::ENCRYPTED { Towards::Encrypted } else { Towards::Plain }
 }
 
-/// Returns the ranges of the store to convert: everything except the first sector, the noise behind it, and areas that are not part
+/// Returns the ranges of the store to convert: everything except the first sector, the noise after it, and areas that are not part
 /// of the plaintext. The relocated first sectors are a range of their own.
 fn ranges(places: &Places) -> Vec<Range<u64>> {
     let moved = places.header_place..places.header_place + places.header;

@@ -268,7 +268,7 @@ fn the_volume(
 }
 
 /// Checks that the data may stay in place as plaintext. Plaintext must begin at the start of its store. Data with an offset lie
-/// behind their header, or behind remains of one, and must move to the front when they are decrypted: otherwise nobody would find
+/// after their header, or after remains of one, and must move to the front when they are decrypted: otherwise nobody would find
 /// them. (cryptsetup refuses the same: "LUKS2 decryption is supported with detached header device only (with data offset set to
 /// 0)".)
 fn may_be_plaintext_in_place(stores: &HeaderAndData<'_>, segment: &MetadataSegment) -> Result<()> {

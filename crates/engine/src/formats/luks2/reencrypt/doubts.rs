@@ -158,7 +158,7 @@ pub(super) fn encrypted_by_now(state: &ReencryptionState) -> Vec<u64> {
 pub(super) enum Moving {
     /// Nothing is moved yet: this is the whole header in front.
     Fresh(Vec<u8>),
-    /// The move has begun, and this is the content of the header's store. Data behind the old header may have been copied over it.
+    /// The move has begun, and this is the content of the header's store. Data after the old header may have been copied over it.
     Begun(Vec<u8>),
 }
 

@@ -196,7 +196,7 @@ impl<'a> Reencryption<'a> {
         self.record.say_done()
     }
 
-    /// Rewrites a zone, and prepares the next one meanwhile.
+    /// Rewrites a zone, and prepares the next one in the meantime.
     fn step(&mut self, zone: Zone) -> Result<Option<Zone>> {
         let Self { record, ciphers, pool, spare, .. } = self;
         let (stores, at) = (record.stores, zone.at.clone());
@@ -285,9 +285,9 @@ impl Record<'_> {
         let data = self.stores.data;
         if let (Some(moved), Some(shift)) = (&self.state.moved, self.state.shift) {
             let left = match self.state.mode {
-                // The plaintext of the first part, behind everything.
+                // The plaintext of the first part, after everything.
                 Mode::Encrypt => moved.offset()..moved.offset() + moved.end,
-                // The part behind the volume's new end.
+                // The part after the volume's new end.
                 _ => data.len().saturating_sub(shift).max(self.state.last.offset() + self.state.size)..data.len(),
             };
             wipe(data, left)?;

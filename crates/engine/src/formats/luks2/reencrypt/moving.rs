@@ -70,7 +70,7 @@ fn number(record: &Map<String, Value>, name: &str) -> Option<u64> {
     record.get(name)?.as_str()?.parse().ok()
 }
 
-/// Returns how many bytes behind the header can be copied over it, if the data begin at the offset `from`.
+/// Returns how many bytes after the header can be copied over it, if the data begin at the offset `from`.
 pub(super) fn first_part(data: &dyn Store, from: u64) -> u64 {
     data.len().saturating_sub(from).min(from)
 }

@@ -1,4 +1,4 @@
-//! The digest that protects the state of a reencryption: it proves that somebody with the keys began it. Without it, whoever can
+//! The digest that protects the state of a reencryption: it proves that somebody with the keys began it. Without it, anyone who can
 //! write to the header could make a program treat ciphertext as plaintext (CVE-2021-4122). cryptsetup's luks2_reencrypt_digest.c
 //! and section 5.4 of the specification define its input.
 

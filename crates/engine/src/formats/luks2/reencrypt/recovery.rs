@@ -44,7 +44,7 @@ const ATOM: usize = 512;
 /// The largest block that is checked for tearing, in bytes: the largest encryption sector. It can be torn in 2^8 ways.
 const LARGEST_TORN: usize = 4096;
 
-/// The most blocks checked for tearing, which takes seconds. There are never many torn blocks, but whoever can write to the disk
+/// The most blocks checked for tearing, which takes seconds. There are never many torn blocks, but anyone who can write to the disk
 /// can create any number of meaningless ones.
 const MOST_TORN: usize = 4096;
 

@@ -374,7 +374,7 @@ impl ReencryptionState {
             Mode::Decrypt => ("crypt", "linear"),
         };
         if kinds != expected {
-            return Err(wrong("segments", format!("nothing turns a segment {} into one {}", kinds.0, kinds.1)));
+            return Err(wrong("segments", format!("a {} segment cannot become a {} one", kinds.0, kinds.1)));
         }
         if self.previous.segment.integrity.is_some() || self.last.segment.integrity.is_some() {
             return Err(Error::unsupported("reencryption of volumes with integrity protection"));
@@ -454,7 +454,7 @@ impl ReencryptionState {
                 }))
     }
 
-    /// Checks that the moved part does not lie where anything is written before its turn.
+    /// Checks that nothing is written over the moved part before it is rewritten itself.
     fn check_moved(&self) -> Result<()> {
         let Some(moved) = self.moved.as_ref().filter(|_| !self.finished()) else { return Ok(()) };
         let fits = match self.mode {
@@ -596,7 +596,7 @@ fn shift(keyslot: &Keyslot) -> Result<Option<u64>> {
     let Some(shift) = keyslot.area.other.get("shift_size") else { return Ok(None) };
     let shift = serde_json::from_value::<Decimal>(shift.clone()).ok().map(|d| d.0);
     let shift = shift.filter(|shift| *shift > 0 && shift.is_multiple_of(512));
-    shift.map(Some).ok_or_else(|| wrong("shift_size", "the data cannot be moved by so many bytes"))
+    shift.map(Some).ok_or_else(|| wrong("shift_size", "the data cannot be moved by this many bytes"))
 }
 
 /// Returns how hot zones survive an interruption, and how those of the moved part do.

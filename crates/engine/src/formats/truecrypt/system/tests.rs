@@ -267,7 +267,7 @@ fn a_system_that_is_encrypted_in_part_is_read_and_written_on_both_sides_of_the_b
         assert!(now[..MIB] == disk[..MIB] && now[border..] == expected[border..], "{encrypted}");
         let (unlocked, store) = system.unlock(&now).expect("it opens");
         assert!(plaintext(unlocked, store) == expected, "{encrypted}");
-        // Partitions in front of, behind and across the border belong to the system.
+        // Partitions in front of, after and across the border belong to the system.
         let (unlocked, store) = system.unlock_partition(&now, 1).expect("it opens");
         assert_eq!(unlocked.warnings.len(), 1, "{number}: {:?}", unlocked.warnings);
         assert!(unlocked.layout.segments().iter().all(|s| s.writable));

@@ -19,7 +19,7 @@ const QUICK_BLOCKS: &[usize] = &[512, 4096, 32768, LARGE];
 /// The parameters a study can set, for both workloads here.
 const PARAMETERS: &[&str] = &["size", "blocks", "seconds", "repetitions", "data"];
 
-/// What is written where nobody says otherwise.
+/// The data that are written by default.
 const RANDOM: [WrittenContent; 1] = [WrittenContent::Random];
 
 /// How much of it.
@@ -57,7 +57,7 @@ impl Extent {
         level.with(plan.parameters(TRESOR_SGX.name), plan)
     }
 
-    /// With what a study sets: what it does not is the level's.
+    /// With the parameters of a study; the level decides the others.
     fn with(self, study: Option<&Parameters>, plan: &Plan) -> Self {
         let Some(study) = study else { return self };
         let size = study.size.map_or(self.size, |size| capped(((size as f64 * plan.scale) as u64).max(MIB), plan));

@@ -1,4 +1,4 @@
-//! What the kernel asks a device for, request by request: its trace event `block_rq_issue`, from which blktrace and
+//! The kernel's requests to a device, one by one: its trace event `block_rq_issue`, from which blktrace and
 //! Seekwatcher make their drawings, too (Linux, Documentation/trace/events.rst and include/trace/events/block.h).
 
 use std::fs;
@@ -34,7 +34,7 @@ impl Events {
     /// From now on.
     ///
     /// # Errors
-    /// `Unsupported` where the kernel does not tell, or not this user; `Io`.
+    /// `Unsupported` if the kernel has no trace events, or this user may not read them; `Io`.
     pub fn start(device: &Path) -> Result<Self> {
         let instances = Path::new(TRACING).join("instances");
         if !instances.is_dir() {
@@ -57,7 +57,7 @@ impl Events {
         Ok(events)
     }
 
-    /// What was asked for until now, in the order of time. Flushes and discards move nothing and are left out.
+    /// The requests until now, in the order of time. Flushes and discards move nothing and are left out.
     ///
     /// # Errors
     /// `Io`, also where there were more requests than the buffer takes.

@@ -49,7 +49,7 @@ static JOBS: &[Job] = &[
     of_four(job("random write, 4 threads of queue depth 8", "randwrite", 4096, 8, Unit::PerS)),
 ];
 
-/// The latencies that are told, as shares of the requests that took at most as long, in percent.
+/// The latencies that are reported: for each percentage of requests, the time that they did not exceed.
 const PERCENTILES: &[(f64, &str)] = &[(50.0, "50 %"), (99.0, "99 %"), (99.9, "99.9 %")];
 
 /// Seconds of a job.

@@ -37,7 +37,7 @@ fn region(plan: &Plan) -> u64 {
     size.min(plan.size / 4 * 3) / BUFFER as u64 * BUFFER as u64
 }
 
-/// hdparm's timings, of whatever can be read.
+/// hdparm's timings, of anything that can be read.
 pub static HDPARM_LIKE: Workload = Workload {
     name: "hdparm-like",
     title: "Buffered and cached reads (hdparm's method)",

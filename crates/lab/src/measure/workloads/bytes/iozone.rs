@@ -106,7 +106,7 @@ impl Extent {
             .filter(|study| !study.blocks.is_empty())
             .map_or(records, |study| study.blocks.iter().map(|block| *block as u64).collect());
         let limit_s = study.and_then(|study| study.seconds).unwrap_or(limit_s);
-        // The smallest is always there: without room for it nothing would be measured, and nobody told.
+        // The smallest is always there: without it, a lack of room would go unreported.
         let fits = |(i, file): &(usize, u64)| *i == 0 || *file <= plan.size / 4 * 3;
         Self { files: files.into_iter().enumerate().filter(fits).map(|(_, file)| file).collect(), records, limit_s }
     }
@@ -117,7 +117,7 @@ impl Extent {
     }
 }
 
-/// What an operation has in a file of this many records: a stride over less than two rounds would be no stride.
+/// The operations on a file of this many records: a stride needs at least two rounds.
 fn operations(records: u64) -> impl Iterator<Item = &'static Operation> {
     OPERATIONS.iter().filter(move |operation| operation.name != "stride read" || records >= 2 * STRIDE)
 }

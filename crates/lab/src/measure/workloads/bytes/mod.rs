@@ -69,7 +69,7 @@ fn drop_caches(lab: &Lab, direct: bool) -> Result<()> {
     }
 }
 
-/// What a reader has to know where a facility cannot be reached around the page cache.
+/// A note for the reader if a facility cannot bypass the page cache.
 fn cache_note(target: &FacilityTarget, direct: bool) -> Option<String> {
     (!direct).then(|| {
         format!(
@@ -80,7 +80,7 @@ fn cache_note(target: &FacilityTarget, direct: bool) -> Option<String> {
     })
 }
 
-/// A mark of what is written that nothing else in this process has.
+/// A mark for written data that is unique in this process.
 fn mark() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
@@ -97,8 +97,8 @@ fn damaged(bytes: u64) -> Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("{bytes} bytes read differ from what was written")).into()
 }
 
-/// Does it until it took long enough for its processor time to mean something, or all that is around it took too long:
-/// caches are dropped before each of many short reads. What it gives are bytes and the time they took.
+/// Repeats the work until its processor time is meaningful, or until the overhead is too long: caches are dropped before
+/// each of many short reads. Returns the bytes and their time.
 fn long_enough(lab: &Lab, mut once: impl FnMut() -> Result<(u64, Elapsed)>) -> Result<(u64, Elapsed)> {
     let (mut bytes, mut all) = (0, Elapsed { seconds: 0.0, cpu_s: 0.0 });
     let start = Instant::now();

@@ -1,4 +1,4 @@
-//! Single requests at random places: how long one takes, and how often somebody else has to be waited for.
+//! Single requests at random places: how long one takes, and how many context switches it causes.
 
 use std::fs;
 use std::time::Instant;

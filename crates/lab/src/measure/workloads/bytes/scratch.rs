@@ -164,7 +164,7 @@ impl<'a> Matrices<'a> {
         Ok((meter.elapsed(), self.io.as_secs_f64()))
     }
 
-    /// Fails unless the product times a random vector is what the factors make of that vector (Freivalds 1977).
+    /// Fails unless the product and the factors map a random vector to the same result (Freivalds 1977).
     fn check(&mut self, random: &mut Random) -> Result<()> {
         let vector: Vec<f64> = (0..self.shape.side * self.shape.tiles).map(|_| number(random)).collect();
         let by_b = self.times(B, &vector)?;

@@ -1,5 +1,4 @@
-//! What a server, or the device below what the kernel encrypts, is asked for while something simple is done, request by
-//! request.
+//! The requests that a server, or the device below the kernel's encryption, receives during simple work.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -88,7 +87,7 @@ fn run(target: &mut FacilityTarget, lab: &Lab) -> Result<WorkloadOutcome> {
     let dir = tempfile::Builder::new().prefix("claviger-lab-trace-").tempdir_in(&lab.scratch)?;
     let mut parts = Parts { target, lab, dir: dir.path(), direct: false, outcome: WorkloadOutcome::default() };
     let done = parts.all(&Extent::of(&lab.plan));
-    // Whatever comes next gets it without a trace.
+    // The next workload gets it without a trace.
     let closed = parts.target.close();
     done?;
     closed?;
@@ -98,7 +97,7 @@ fn run(target: &mut FacilityTarget, lab: &Lab) -> Result<WorkloadOutcome> {
 /// What was done while a trace was written.
 #[derive(Clone, Copy, Debug)]
 struct Done {
-    /// Bytes that were asked for.
+    /// Bytes that were requested.
     bytes: u64,
     took: Elapsed,
 }
@@ -143,7 +142,7 @@ impl Parts<'_> {
         Ok(())
     }
 
-    /// A file system has been made. It is made anew for the next who wants one.
+    /// A file system has been created. The next workload that needs one creates it anew.
     fn of_files(&mut self, count: u64) -> Result<()> {
         let operation = "creating files";
         let (done, requests) = self.traced(operation, |target| create_files(&target.folder()?.join(FOLDER), count))?;
@@ -300,8 +299,7 @@ fn seeks(requests: &[TracedRequest]) -> usize {
     moves + requests.len().min(1)
 }
 
-/// The trace as it is stored. Its end is cut off rather than every second request left out: what is drawn of the rest
-/// is right then.
+/// The trace as it is stored. A long one is cut off at the end, not thinned out, so that the drawing of the rest is correct.
 fn trace(operation: &str, mut requests: Vec<TracedRequest>) -> Trace {
     let all = requests.len();
     requests.truncate(KEPT);

@@ -18,7 +18,7 @@ use crate::measure::workloads::prelude::*;
 /// Seconds after which a guest that has not finished is killed.
 const PATIENCE: &str = "600";
 
-/// A guest that tells nothing for so long hangs: no step takes a tenth of it.
+/// A guest that is silent for this long hangs: no step takes a tenth of it.
 const SILENCE: Duration = Duration::from_secs(60);
 
 /// Seconds that each step takes at least: the guest needs twenty times as long to start a process.
@@ -27,7 +27,7 @@ const SHORTEST_S: f64 = 0.001;
 /// Bytes of a request while the image is copied.
 const BLOCK: usize = 1 << 20;
 
-/// What the guest tells (see `debian.init`), what that is called in a report, and what it told before that began.
+/// A step that the guest reports (see `debian.init`), its name in reports, and the message before it begins.
 const STEPS: &[(&str, &str, Option<&str>)] = &[
     ("start", "start of the system", None),
     ("python3", "first run of python3", Some("before-python3")),
@@ -55,7 +55,7 @@ pub static BOOT: Workload = Workload {
     },
     not: "User-mode Linux is slow: a system call takes 25 to 110 microseconds and starting a process 20 milliseconds. \
         Everything takes longer than on hardware, and the share of encryption is smaller. A minimal system starts \
-        almost no services. There is no boot loader, and nobody is asked for a passphrase.",
+        almost no services. There is no boot loader, and no passphrase is requested.",
     on: On::Bytes,
     missing: || {
         let compiler = claviger_uml::needs_shim().then_some(COMPILER);

@@ -12,8 +12,8 @@ pub static IN_PLACE: Workload = Workload {
     title: "Encrypting in place",
     measures: |plan| {
         format!(
-            "Bytes per second at which {} MiB of existing data are encrypted in place, with the header in front or \
-                behind and a cheap key derivation, safe against a crash at any moment. BSI 2010 names the operation \
+            "Bytes per second at which {} MiB of existing data are encrypted in place, with the header before or \
+                after them and a cheap key derivation, safe against a crash at any moment. BSI 2010 names the operation \
                 (section 3.1.4) but gives no time for it.",
             size(plan) >> 20
         )

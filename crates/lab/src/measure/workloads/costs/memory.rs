@@ -16,7 +16,7 @@ const VOLUMES: &[usize] = &[1, 3, 8];
 /// How long servers get to settle.
 const SETTLE: Duration = Duration::from_millis(200);
 
-/// What is read before memory is looked at again.
+/// The bytes that are read before memory is measured again.
 const READ: Transfer =
     Transfer { direction: TransferDirection::Read, block: 1 << 20, size: SMALL, limit: Duration::from_secs(60) };
 
@@ -64,7 +64,7 @@ fn run(target: &mut FacilityTarget, lab: &Lab) -> Result<WorkloadOutcome> {
     Ok(WorkloadOutcome { measures, ..WorkloadOutcome::default() })
 }
 
-/// Opens it and so many others that there are `count`. The others are gone afterwards.
+/// Opens it and others of the same kind, `count` in all. The others are removed afterwards.
 fn at_rest(target: &mut FacilityTarget, lab: &Lab, count: usize) -> Result<Measure> {
     target.open()?;
     let mut others = Vec::new();

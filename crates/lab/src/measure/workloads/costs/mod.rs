@@ -33,7 +33,7 @@ pub(super) static WORKLOADS: &[&Workload] = &[
 /// The size of the small volumes that are measured besides the one of the plan, in bytes.
 const SMALL: u64 = 64 << 20;
 
-/// Whether there can be several volumes at once: a device holds one, and what is done has to be alike on all media.
+/// Whether several volumes can exist at once: a device holds only one, and all media must be treated alike.
 fn several(plan: &Plan) -> bool {
     !plan.media().any(|medium| matches!(medium, Backing::Device(_)))
 }

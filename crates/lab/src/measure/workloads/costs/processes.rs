@@ -78,7 +78,7 @@ fn ticks(stat: &str) -> Option<f64> {
 }
 
 /// The threads of a process with the nanoseconds that each has run, the first number of its schedstat. Empty where the
-/// kernel keeps no such figures. A thread that ends meanwhile is left out.
+/// kernel keeps no such figures. A thread that ends in the meantime is left out.
 fn threads(pid: u32) -> BTreeMap<u32, u64> {
     let thread = |entry: fs::DirEntry| {
         let id = entry.file_name().to_str()?.parse().ok()?;

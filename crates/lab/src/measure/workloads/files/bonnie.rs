@@ -37,7 +37,7 @@ const fn step(begins: &'static str, operation: &'static str, field: usize, count
     Step { begins, operation, field, counts }
 }
 
-/// How often it is run again where the times of its steps cannot be told.
+/// How often it is repeated if the times of its steps cannot be determined.
 const TRIES: usize = 3;
 
 /// One of its tests.
@@ -84,7 +84,7 @@ pub(super) static BONNIE: Workload = Workload {
         let Extent { mib, files, characters, synchronous } = Extent::of(plan);
         format!(
             "A file of {mib} MiB is written, rewritten and read in blocks of 8 KiB{}; {SEEKS} random seeks in it by \
-                five processes; and {} empty files are created, looked at and deleted in order and at random{}, as in \
+                five processes; and {} empty files are created, queried and deleted in order and at random{}, as in \
                 Zhan 2010. The number of busy processors is that of the whole machine, between the program's progress \
                 lines: the program's own figure omits servers and kernel threads.",
             if characters { " and byte by byte" } else { "" },
@@ -179,8 +179,8 @@ fn bonnie(folder: &Path, extent: Extent, lab: &Lab) -> Result<WorkloadOutcome> {
     Err(strange("a step ended before its beginning was seen"))
 }
 
-/// The figures, from its CSV and the lines by which it told how far it was. Nothing where two of those were heard at
-/// once: a busy machine may do that with a short step.
+/// The figures, from its CSV and its progress lines. `None` if two of those lines were read at once, as may happen for a
+/// short step on a busy machine.
 fn measures(output: &str, messages: &[OutputPiece], extent: Extent) -> Result<Option<Vec<Measure>>> {
     let fields = fields(output)?;
     let mut measures = Vec::new();
@@ -233,7 +233,7 @@ fn took(step: &Step, messages: &[OutputPiece]) -> Result<Option<Elapsed>> {
         Some(program::read_after(messages, end)?.since(program::read_after(messages, begin)?))
     };
     let took =
-        times().ok_or_else(|| strange(&format!("it did not tell when it began and ended: {}", step.operation)))?;
+        times().ok_or_else(|| strange(&format!("it did not say when it began and ended: {}", step.operation)))?;
     Ok((took.seconds > 0.0).then_some(took))
 }
 

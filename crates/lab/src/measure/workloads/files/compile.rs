@@ -45,7 +45,7 @@ pub(super) static COMPILE: Workload = Workload {
     name: "compile",
     title: "Compiling a program",
     measures,
-    not: "A compiler computes far more than it reads and writes: that differences are small here is the result. The \
+    not: "A compiler computes far more than it reads and writes, so small differences are the expected result. The \
         compiler and its headers are outside the facility. Figures of another source or another compiler cannot be \
         compared.",
     on: On::Files,
@@ -147,7 +147,7 @@ impl Source {
         }
     }
 
-    /// The source tree in the lab's own folder, brought there unless it is there.
+    /// The source tree in the lab's own folder; copied there if it is missing.
     fn prepared(&self, lab: &Lab) -> Result<PathBuf> {
         made_once(lab, "compile-source", |folder| match self {
             Self::Named(named) => copy(named, &folder.join("source"), lab),
@@ -158,7 +158,7 @@ impl Source {
     }
 }
 
-/// Whether it is a source tree that `./configure` or `make` know what to do with.
+/// Whether it is a source tree for `./configure` or `make`.
 fn can_be_made(folder: &Path) -> bool {
     ["configure", "Makefile", "makefile", "GNUmakefile"].iter().any(|name| folder.join(name).is_file())
 }

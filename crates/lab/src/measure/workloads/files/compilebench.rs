@@ -15,10 +15,10 @@ const FULL: u64 = 240_000_000;
 /// Files of a source tree.
 const SOURCE: Shape = Shape { sizes: &[(100, 512, 64 << 10)], per_folder: 16, folders: 25 };
 
-/// Of 100 files so many are compiled, and give an object file of one to eight times their size.
+/// The percentage of files that are compiled; each gives an object file of one to eight times its size.
 const COMPILED: usize = 40;
 
-/// Of 100 files so many are changed by a patch: of one release of the kernel to the next it is about a fifth.
+/// The percentage of files that a patch changes: from one release of the kernel to the next it is about a fifth.
 const PATCHED: usize = 20;
 
 /// Source trees, as compilebench handles them.
@@ -83,7 +83,7 @@ impl<'a> Trees<'a> {
         let mut chosen =
             |share: usize| -> Vec<TreeFile> { sources.iter().filter(|_| random.below(100) < share).cloned().collect() };
         let (patched, compiled) = (chosen(PATCHED), chosen(COMPILED));
-        // What is written anew comes from behind the sources in the lab's data, so that it differs.
+        // New contents come from after the sources in the lab's data, so that they differ.
         let mut from = sources.last().map_or(0, |last| last.from + last.len).next_multiple_of(SECTOR as u64);
         let mut anew = |path: PathBuf, len: u64| {
             let entry = TreeFile { path, len, from };

@@ -19,7 +19,7 @@ const PASS: u64 = 1;
 
 /// How large the files of a tree are.
 pub(super) struct Shape {
-    /// Out of 100 files so many have a size between these, in bytes, each order of magnitude equally often.
+    /// The percentage of files with a size between these, in bytes; each order of magnitude is equally frequent.
     pub sizes: &'static [(usize, u64, u64)],
     /// Files in a folder.
     pub per_folder: usize,

@@ -56,7 +56,7 @@ fn clients(plan: &Plan) -> Vec<u32> {
     let Some(study) = plan.parameters(DBENCH.name).filter(|study| !study.clients.is_empty()) else {
         return level.to_vec();
     };
-    // Those whose files fit, and the first, so that somebody is told where there is no room at all.
+    // Those whose files fit, and always the first, so that a lack of room is reported.
     let fits = |clients: u32| u64::from(clients) * CLIENT <= plan.size / 2;
     study.clients.iter().enumerate().filter(|(i, clients)| *i == 0 || fits(**clients)).map(|(_, n)| *n).collect()
 }
@@ -88,8 +88,8 @@ fn dbench(folder: &Path, clients: u32, seconds: u32, lab: &Lab) -> Result<Vec<Me
 struct DbenchResult {
     bytes_per_s: f64,
     longest_s: f64,
-    /// The time that the throughput is of, and what of the processor time since the clients began falls into it, if
-    /// that was used evenly: warming up is the same work.
+    /// The time of the throughput, and its part of the processor time since the clients began. Warming up is the same work, so
+    /// processor time is split evenly.
     took: Elapsed,
 }
 

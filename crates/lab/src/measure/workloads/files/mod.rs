@@ -69,8 +69,8 @@ fn read(lab: &Lab, work: impl FnOnce() -> Result<()>) -> Result<Elapsed> {
     Ok(meter.elapsed())
 }
 
-/// Waits until everything written below `folder` is in its store, and what the store lies on has it: first the file
-/// system of the folder, then all, because a server or a loop device writes to the one below only then.
+/// Waits until everything written below `folder` is in its store and on the layers below. The folder's file system is
+/// flushed first, then all others, because a server or a loop device writes to the layer below only then.
 fn flush(folder: &Path) -> Result<()> {
     let open = File::open(folder).map_err(|e| Error::from(e).at(folder))?;
     rustix::fs::syncfs(&open).map_err(|e| Error::from(std::io::Error::from(e)).at(folder))?;
@@ -84,8 +84,8 @@ fn warm(file: &Path) -> Result<()> {
     copy.map(drop).map_err(|e| Error::from(e).at(file))
 }
 
-/// What has this name in the lab's own folder: made unless it is there, in a fresh folder, by a function that tells
-/// where. What is interrupted leaves nothing of that name.
+/// The file or folder of this name in the lab's own folder. If it is missing, `make` creates it in a fresh folder and
+/// returns its path. An interruption leaves nothing of that name.
 fn made_once(lab: &Lab, name: &str, make: impl FnOnce(&Path) -> Result<PathBuf>) -> Result<PathBuf> {
     let made = lab.scratch.join(name);
     if !made.exists() {
@@ -105,7 +105,7 @@ fn size_for(workload: &Workload, plan: &Plan, full: u64, least: u64) -> u64 {
     scaled(study.unwrap_or(full), plan.scale, least)
 }
 
-/// What a study can set of a workload that moves so many bytes.
+/// The parameters that a study can set for a workload that moves a number of bytes.
 const SIZE: &[&str] = &["size"];
 
 /// `full` bytes, scaled, at least `least`.

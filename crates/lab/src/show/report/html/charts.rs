@@ -115,7 +115,7 @@ pub(super) fn small(
     captions.iter().zip(charts).map(one).collect()
 }
 
-/// A single line, or one beside its baseline in a small chart, needs no name where the caption has it.
+/// A single line, or one beside its baseline in a small chart, needs no name if the caption has it.
 fn drawn(size: Point, about: &About, unit: &str, y: Span, across: &Across, lines: &[Line]) -> Result<String> {
     let named = size != SMALL || lines.iter().all(|line| line.layer.is_empty());
     let widest = if named { lines.iter().map(|l| text_width(l.name)).fold(0.0, f64::max) } else { 0.0 };
@@ -209,9 +209,9 @@ pub(super) struct Bar<'a> {
     pub(super) layer: &'a str,
     pub(super) look: Look,
     pub(super) figures: Vec<Figure>,
-    /// What is written behind it.
+    /// The text after the bar.
     pub(super) text: String,
-    /// Whether the figure is what it seems; a bar that is not is pale.
+    /// Whether the difference is certain; the bar is pale if not.
     pub(super) sure: bool,
 }
 

@@ -95,8 +95,7 @@ pub(super) fn section<'a>(report: &RunReport<'a>, record: &'a WorkloadRecord, lo
     let mut more = figures.split_off(figures.len().min(PANELS));
     figures.extend(cost(report, record, looks)?);
     let traces = || report.run.traces.iter().filter(|t| t.workload == record.name && !t.requests.is_empty());
-    // The first facility that encrypts, and its baseline: they are asked for the same by the same program, as all
-    // others are.
+    // The first facility that encrypts, and its baseline: all facilities get the same requests from the same program.
     let baseline = |t: &Trace| report.run.facilities.iter().find(|f| f.name == t.facility)?.baseline.as_deref();
     let shown = traces().find(|t| baseline(t).is_some()).or(traces().next());
     for trace in traces() {
@@ -532,7 +531,7 @@ pub(super) fn ciphers(rows: &[CipherSpeed]) -> Result<Option<Ciphers>> {
     Ok(Some(Ciphers { about, figures: vec![figure] }))
 }
 
-/// The losses here, and those that were published, which look like a baseline.
+/// The losses here beside the published ones, which are drawn like a baseline.
 pub(super) fn extra_charts<'a>(title: &str, chart: &'a Chart) -> Result<Vec<Drawing>> {
     let title = format!("{title}: loss here and in the study");
     let (here, theirs) = (Look::of_facility(0), Look::of_baseline(0));
