@@ -37,7 +37,7 @@ impl OpenedVolumeHeader {
     pub fn of(family: &Family, store: &dyn Store, with: &Unlock<'_>) -> Result<Self> {
         let opened = Self::of_volume_or_system(family, store, with)?;
         match opened.position.system {
-            true => Err(Error::unsupported("this for an encrypted system")),
+            true => Err(Error::unsupported("this operation on an encrypted system")),
             false => Ok(opened),
         }
     }
@@ -121,7 +121,7 @@ impl OpenedVolumeHeader {
         fitting.find_map(|p| Some((p, p.in_store(len)?)))
     }
 
-    /// The offset of this header's backup, if that place is surely the volume's own: right behind its data, or with a backup header
+    /// The offset of this header's backup, if that place is surely the volume's own: right after its data, or with a backup header
     /// that opens. Behind a volume that does not fill its store, other places may hold anything.
     fn backup_place(
         &mut self,
