@@ -14,6 +14,6 @@ pub enum Verdict {
     Yes(#[serde(serialize_with = "as_one_text")] Vec<String>),
 }
 
-fn as_one_text<S: Serializer>(reasons: &[String], serializer: S) -> std::result::Result<S::Ok, S::Error> {
+fn as_one_text<S: Serializer>(reasons: &[String], serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(&reasons.join("; "))
 }

@@ -40,7 +40,8 @@ pub fn open(store: &Arc<dyn Store>, name: Option<&str>) -> Result<(&'static dyn 
             _ if store.is_empty() => " (it is empty)".to_owned(),
             Some(what) => format!(" (it holds {what})"),
             None => {
-                let reasons = by_reason(reasons.iter().flat_map(|(format, why)| why.iter().map(|why| (*format, &**why))));
+                let reasons =
+                    by_reason(reasons.iter().flat_map(|(format, why)| why.iter().map(|why| (*format, &**why))));
                 reasons.iter().map(|reason| format!("\n  {reason}")).collect()
             }
         };

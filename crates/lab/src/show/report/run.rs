@@ -1,6 +1,5 @@
 //! A run as text, CSV and JSON.
 
-use claviger_engine::Result;
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 
@@ -27,7 +26,7 @@ pub struct RunReport<'a> {
 }
 
 impl Serialize for RunReport<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
         map.serialize_entry("disturbance", &self.run.disturbance())?;
         map.serialize_entry("run", self.run)?;
@@ -61,7 +60,6 @@ impl RunReport<'_> {
     pub fn study_csv(&self) -> String {
         csv(&super::study::records(self.run, self.summary))
     }
-
 }
 
 csv_record!(Cell {

@@ -289,7 +289,7 @@ mod tests {
     use super::*;
     use crate::hostile;
     use crate::measure::lab::tests::{lab, working_below};
-    use crate::measure::program::Said;
+    use crate::measure::program::OutputPiece;
 
     /// Of version 15, 4 clients for 2 seconds.
     const OUTPUT: &str = "\
@@ -310,7 +310,7 @@ tps = 1500.000000 (without initial connection time)
 
     fn ran(text: &str) -> Ran {
         let took = Elapsed { seconds: 2.1, cpu_s: 1.0 };
-        Ran { took, own_cpu_s: 0.0, output: vec![Said { after: took, text: text.into() }], errors: Vec::new() }
+        Ran { took, own_cpu_s: 0.0, output: vec![OutputPiece { after: took, text: text.into() }], errors: Vec::new() }
     }
 
     #[test]
