@@ -3,7 +3,6 @@
 use std::fs;
 
 use crate::common::{Folder, run};
-use claviger_lab::measure::workloads;
 use claviger_testkit::tools;
 use serde_json::Value;
 
@@ -138,22 +137,4 @@ fn a_system_boots_from_an_encrypted_volume() {
         assert!(parts.iter().map(|part| seconds(part)).sum::<f64>() < seconds("all of it"), "{boot:?}");
     }
     assert!(pass(&stored, "boot", "nbd/TrueCrypt").is_empty());
-}
-
-#[test]
-fn a_database_server_works_where_files_keep_their_owners() {
-    let pgbench = workloads::all().find(|workload| workload.name == "pgbench").expect("it is there");
-    let missing = (pgbench.missing)().map_or(Some(()), |why| tools::skip(&why)).is_none();
-    if missing || tools::root().is_none() || ["ntfs-3g", "mkntfs"].iter().any(|name| tools::program(name).is_none()) {
-        return;
-    }
-    let Some(stored) = measured(&["files/eCryptfs", "ntfs-3g"], &["pgbench"], "320M") else { return };
-    for facility in ["plain-files", "files/eCryptfs"] {
-        let pgbench = pass(&stored, "pgbench", facility);
-        assert_eq!(pgbench.len(), 7, "{facility}: {pgbench:?}");
-        all_positive(&pgbench);
-    }
-    assert!(pass(&stored, "pgbench", "ntfs-3g").is_empty());
-    let notes = stored["notes"].to_string();
-    assert!(notes.contains("ntfs-3g is not measured with pgbench") && notes.contains("owners and modes"), "{notes}");
 }

@@ -289,8 +289,10 @@ mod tests {
 
     use super::*;
     use crate::hostile;
+    use crate::measure::facility::Catalogue;
     use crate::measure::lab::tests::{lab, working_below};
     use crate::measure::program::OutputPiece;
+    use crate::model::plan::Backing;
 
     /// Of version 15, 4 clients for 2 seconds.
     const OUTPUT: &str = "\
@@ -374,5 +376,25 @@ tps = 1500.000000 (without initial connection time)
         let error = in_folder(folder.path(), Extent { factor: 1, seconds: 600 }, &lab).unwrap_err();
         assert!(matches!(error.kind, ErrorKind::Cancelled), "{error}");
         nothing_is_left_in([scratch.path(), folder.path()]);
+    }
+
+    #[test]
+    fn what_keeps_owners_lets_the_server_in_and_what_does_not_is_left_out() {
+        let Some((scratch, stores)) = places() else { return };
+        let mut lab = Lab { scratch: scratch.path().into(), stores: stores.path().into(), ..lab() };
+        lab.plan.backing = Backing::Folder(lab.stores.clone());
+        lab.plan.size = 256 << 20;
+        let catalogue = Catalogue::load(None).unwrap();
+        for (name, works) in [("gocryptfs", true), ("ntfs-3g", false)] {
+            let facility = catalogue.find(name).unwrap();
+            let Some(()) = facility.missing().map_or(Some(()), |why| tools::skip(&why)) else { return };
+            let mut target = FacilityTarget::new(facility, &lab).unwrap();
+            let folder = target.folder().unwrap();
+            match in_folder(&folder, Extent { factor: 1, seconds: 1 }, &lab) {
+                Ok(outcome) => assert!(works && outcome.measures.len() == 7, "{name}: {outcome:?}"),
+                Err(e) => assert!(!works && matches!(e.kind, ErrorKind::Unsupported { .. }), "{name}: {e}"),
+            }
+            target.close().unwrap();
+        }
     }
 }
