@@ -17,9 +17,15 @@
  * (Intel SDM, volume 1, section 13.4.2). The components from number 2 on are where CPUID's leaf 13 says. */
 enum { XSTATE_BV = 512, XSTATE_HEADER = 576, FIRST_EXTENDED = 2, COMPONENTS = 63 };
 
-/* The components that do not lie within the first `len` bytes. */
+/* The components that do not lie within the first `len` bytes. Computed once for a length: a hypervisor answers each CPUID, which
+ * takes it tens of microseconds, and the guest's kernel comes here for each system call. */
 static uint64_t beyond(size_t len) {
-    uint64_t mask = 0;
+    static size_t known_len;
+    static uint64_t mask;
+    if (len == known_len)
+        return mask;
+    known_len = len;
+    mask = 0;
     for (unsigned i = FIRST_EXTENDED; i < COMPONENTS; i++) {
         unsigned size, offset, ecx, edx;
         if (__get_cpuid_count(13, i, &size, &offset, &ecx, &edx) && size && offset + (size_t)size > len)
