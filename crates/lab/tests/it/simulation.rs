@@ -248,7 +248,7 @@ fn a_disturbed_pass_is_made_again_and_a_busy_machine_is_told_of_first() {
     std::fs::write(&file, old.to_string()).expect("written");
     let old = stored::load(&file).expect("a run");
     assert_eq!(old.disturbance().message, None);
-    assert!(old.unfit_for_documents().is_some_and(|why| why.contains("watched in 0 of 15 passes")));
+    assert!(old.unfit_for_documents().is_some_and(|why| why.contains("watched in only 0 of 15 passes")));
 }
 
 /// Passes of which no repeat succeeds.
