@@ -173,7 +173,8 @@ fn a_volume_key_is_given_to_a_new_volume_and_opens_it() {
     for format in ["LUKS1", "LUKS2"] {
         let path = volume(&folder, format, &["--format", format, "--volume-key-file", &key]);
         run(["info", "--volume-key-file", &key, &path]).succeeds();
-        run([&["info", "--volume-key-file", &key, &path][..], &password].concat()).fails(1, &["needs no other credential"]);
+        run([&["info", "--volume-key-file", &key, &path][..], &password].concat())
+            .fails(1, &["needs no other credential"]);
     }
     let create = ["create", "--quick", "--size", "20M", "--volume-key-file"];
     let no = folder.str("no");
