@@ -3,9 +3,9 @@
 use std::io::{self, Write};
 use std::path::PathBuf;
 
-use claviger_engine::Unlock;
 use claviger_engine::formats::HeaderBackup;
 use claviger_engine::store::Access;
+use claviger_engine::{Advice, Unlock};
 use serde::Serialize;
 
 use crate::opening::credentials::{HiddenCredentialArgs, one_on_stdin};
@@ -60,11 +60,12 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         Some(backup) => (args.open.path.clone(), backup),
         None => with_passphrase(args)?,
     };
+    let passing = warnings.iter().any(|warning| warning.advice == Some(Advice::ResumeReencryption));
     let warnings = advice::warn(&warnings);
     cancel::check()?;
     new_file::write(&args.file, &bytes)?;
     let (path, file) = (FileName::path(path), FileName::new("file", &args.file));
-    output::print(&Saved { path, file, format, headers, warnings }, args.json)
+    output::print(&Saved { path, file, format, headers, warnings, passing }, args.json)
 }
 
 /// Backs up a header without a passphrase; `None` if the format needs one.
@@ -107,12 +108,18 @@ struct Saved {
     /// The headers in the backup.
     headers: Vec<&'static str>,
     warnings: Vec<String>,
+    /// Whether it opens the volume only until its reencryption continues.
+    #[serde(skip)]
+    passing: bool,
 }
 impl Report for Saved {
     fn text(&self, out: &mut dyn Write) -> io::Result<()> {
-        let Self { path, file, format: _, headers, warnings: _ } = self;
+        let Self { path, file, format: _, headers, warnings: _, passing } = self;
         let (file, path) = (output::printable(file), output::printable(path));
         writeln!(out, "{file}: backup of {path}, with the {} header", headers.join(" and the "))?;
+        if *passing {
+            return Ok(());
+        }
         writeln!(out, "It will always open with the volume's current passwords. Keep it somewhere else.")
     }
 }

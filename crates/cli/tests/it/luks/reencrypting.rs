@@ -89,8 +89,21 @@ fn interrupted_by_ctrl_c_it_goes_on() {
     assert_eq!(code, Some(8), "a zone of 64 KiB at a time, it cannot have come to the end");
     assert_eq!(sha256(&contents(&folder, &[&path])), before, "it opens as it is");
     run(["reencrypt", "--yes", "--password-file", &folder.password, &path]).fails(1, &["--resume"]);
+    // Its headers are sound, and that is not all that there is to say.
+    let verified = run(["verify", "--password-file", &folder.password, &path]).succeeds();
+    assert!(verified.text().contains("is not finished") && verified.text().contains("--resume"), "{}", verified.text());
+    let backup = folder.str("backup");
+    let saved = run(["header", "backup", &path, &backup]).succeeds();
+    assert!(
+        saved.err.contains("once it continues") && !saved.text().contains("always"),
+        "{}{}",
+        saved.err,
+        saved.text()
+    );
     run(["reencrypt", "--resume", "--password-file", &folder.password, &path]).succeeds();
     assert!(!begun(&path));
+    let restore = ["header", "restore", "--yes", "--password-file", &folder.password, "--from", &backup, &path];
+    run(restore).fails(5, &["made during a reencryption"]);
     assert_eq!(sha256(&contents(&folder, &[&path])), before);
     cryptsetup_opens(&folder, &[&path]);
 }

@@ -10,7 +10,7 @@ use super::boot::{self, Boot};
 use super::datum::{Datum, kind, role};
 use super::guid::Guid;
 use super::layout::Places;
-use super::metadata::{Copy, Metadata};
+use super::metadata::{Copy, Metadata, State};
 use super::protect::Opener;
 use super::protectors::{Kind, Protector};
 use super::renew::{boxes, recovery_key, renew};
@@ -576,6 +576,9 @@ fn verify(store: &dyn Store, with: &Unlock<'_>) -> Result<Verified> {
     } else if damaged {
         let what = "Some copies of the metadata are damaged or differ.";
         warnings.push(Warning::from(what).advise(Advice::RepairHeader));
+    }
+    if first.metadata.state == State::DIRTY {
+        warnings.push("The conversion of this volume is not finished.".into());
     }
     if opened.vmk.is_none() {
         warnings.push("The metadata hashes were not checked: the volume key (FVEK) cannot prove them.".into());

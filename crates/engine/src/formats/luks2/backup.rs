@@ -34,6 +34,11 @@ pub(super) fn back_up(store: &dyn Store) -> Result<HeaderBackup> {
     if !header.primary.is_current() || !header.secondary.is_current() {
         warnings.push("In the backup both copies of the header are sound.".into());
     }
+    if validate::is_being_reencrypted(&header.metadata) {
+        let what = "The reencryption of this volume is not finished. The backup opens nothing once it continues: make another one \
+                    at its end.";
+        warnings.push(Warning::from(what).advise(Advice::ResumeReencryption));
+    }
     Ok(HeaderBackup { bytes, format: NAME, headers: vec!["primary", "secondary"], warnings })
 }
 
@@ -69,6 +74,10 @@ pub(super) fn restore(store: &dyn Store, from: RestoreFrom<'_>, with: &Unlock<'_
             .advise(Advice::RepairHeader));
     };
     let backup = read::read(file)?;
+    if validate::is_being_reencrypted(&backup.metadata) {
+        return Err(Error::unsupported("restoring a backup that was made during a reencryption")
+            .hint("Nothing was changed. Use a backup from after the reencryption."));
+    }
     nothing_required(&backup.metadata)?;
     fits(store, &backup)?;
     let key = key_in(file, &backup, with)?;
@@ -111,7 +120,12 @@ pub(super) fn verify(store: &dyn Store, with: &Unlock<'_>) -> Result<Verified> {
     };
     let copies = vec![report(Which::Primary, &header.primary), report(Which::Secondary, &header.secondary)];
     let damaged = copies.iter().any(|copy| copy.state != formats::CopyState::Opens);
-    Ok(Verified { format: NAME, copies, areas: Vec::new(), damaged, warnings: header.warnings() })
+    let mut warnings = header.warnings();
+    if validate::is_being_reencrypted(&header.metadata) {
+        let what = "The reencryption of this volume is not finished.";
+        warnings.push(Warning::from(what).advise(Advice::ResumeReencryption));
+    }
+    Ok(Verified { format: NAME, copies, areas: Vec::new(), damaged, warnings })
 }
 
 fn prepared(edit: Edit, warnings: Vec<Warning>) -> Prepared {

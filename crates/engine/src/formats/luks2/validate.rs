@@ -23,7 +23,7 @@ const SECTOR: u64 = 512;
 const SECTOR_SIZES: [u32; 4] = [512, 1024, 2048, 4096];
 
 /// Requirements during a reencryption (`requirements_flags` in luks2_json_metadata.c).
-pub const REENCRYPTION: [&str; 3] = ["online-reencrypt", "online-reencrypt-v2", "online-reencrypt-v3"];
+const REENCRYPTION: [&str; 3] = ["online-reencrypt", "online-reencrypt-v2", "online-reencrypt-v3"];
 
 /// Validates metadata from the JSON area at the offset `at`, in a header whose copies have `hdr_size` bytes each.
 ///
@@ -72,6 +72,11 @@ pub fn header_end(metadata: &Metadata, hdr_size: u64) -> u64 {
 pub fn digests_of(number: u32, metadata: &Metadata, of: impl Fn(&Digest) -> &[Id]) -> Vec<u32> {
     let digests = metadata.digests.iter().filter(|(_, digest)| of(digest).contains(&Id(number)));
     digests.map(|(digest, _)| *digest).collect()
+}
+
+/// Whether a reencryption has begun and has not ended.
+pub fn is_being_reencrypted(metadata: &Metadata) -> bool {
+    requirements(metadata).iter().any(|name| REENCRYPTION.contains(&name.as_str()))
 }
 
 /// The requirements that a program must know.
@@ -157,7 +162,7 @@ fn segments(metadata: &Metadata, hdr_size: u64) -> Checked {
     }
     let parts = regular_segments(metadata)?;
     let header_end = header_end(metadata, hdr_size);
-    let reencrypted = requirements(metadata).iter().any(|r| REENCRYPTION.contains(&r.as_str()));
+    let reencrypted = is_being_reencrypted(metadata);
     for (place, (number, one)) in parts.iter().enumerate() {
         if one.size == Size::Dynamic && place + 1 != parts.len() {
             return wrong("segments", format!("segment {number} has a dynamic size, which only the last one may have"));
@@ -268,7 +273,7 @@ fn keyslots(metadata: &Metadata, hdr_size: u64) -> Checked {
         }
     }
     let reencryptions = metadata.keyslots.values().filter(|k| k.kind == "reencrypt").count();
-    let required = requirements(metadata).iter().any(|r| REENCRYPTION.contains(&r.as_str()));
+    let required = is_being_reencrypted(metadata);
     match (reencryptions, required) {
         (0, false) | (1, true) => Ok(()),
         (0, true) => wrong("keyslots", "a reencryption is in progress, but no keyslot records its state"),
