@@ -9,6 +9,8 @@ use serde::Serialize;
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Advice {
+    /// Allow removing the last keyslot, which gives up the data: [`crate::formats::HeaderEditor::remove`].
+    AllowRemovingLast,
     /// Allow writing unencrypted data: [`crate::Unlock::write_unencrypted`].
     AllowUnencrypted,
     /// Save the current header.
@@ -66,6 +68,7 @@ pub enum Advice {
 impl fmt::Display for Advice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Self::AllowRemovingLast => "To give up the data, allow removing the last one.",
             Self::AllowUnencrypted => "Allow writing explicitly.",
             Self::BackUpHeader => "Back up the header first if you may still need it.",
             Self::CompleteCopy { shift: shift @ ..0 } => {

@@ -7,6 +7,7 @@ use crate::terminal::output;
 /// The advice as one or more sentences.
 pub fn say(advice: &Advice) -> String {
     match advice {
+        Advice::AllowRemovingLast => "To give up the data: `claviger keyslot remove --last`.",
         Advice::AllowUnencrypted => "To allow writing, add --write-unencrypted.",
         Advice::BackUpHeader => "If you may still need it, back it up first: `claviger header backup`.",
         Advice::ChooseLogicalVolume(names) if !names.is_empty() => {
@@ -84,6 +85,7 @@ mod tests {
     use clap::CommandFactory;
 
     const ALL: &[Advice] = &[
+        Advice::AllowRemovingLast,
         Advice::AllowUnencrypted,
         Advice::BackUpHeader,
         Advice::CompleteCopy { shift: -4096 },

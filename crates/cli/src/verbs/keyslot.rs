@@ -647,6 +647,10 @@ fn kill(args: &KillArgs) -> anyhow::Result<()> {
     cancel::install()?;
     let named = args.open.header_args().find(Access::ReadWrite)?;
     let at = |e: Error| e.at(&args.open.path);
+    if !named.editor.sealed() {
+        // Refuses what cannot be done before it asks for a passphrase.
+        named.editor.remove(&*named.store, Removal::Number(args.number, None), args.last).map_err(at)?;
+    }
     let mut credentials = if args.unproven { ReadCredentials::default() } else { args.open.read_credentials()? };
     let prepared = credentials.open(|credentials| {
         let with = Unlock { cancel: Some(cancel::flag()), ..args.open.unlock_with(credentials) };

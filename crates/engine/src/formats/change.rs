@@ -204,7 +204,7 @@ pub enum CopyState {
 #[non_exhaustive]
 pub struct AreaReport {
     /// Its name.
-    pub name: &'static str,
+    pub name: String,
     /// How many sectors of 512 bytes were checked.
     pub sectors: u64,
     /// How many of them do not look random.

@@ -18,10 +18,13 @@ use crate::terminal::output::{self, Report};
 use crate::terminal::progress::Progress;
 use crate::verbs::deniability::{self, DeniabilityArgs};
 
-/// Check all copies of a volume's header, and look for non-random sectors
+/// Check all copies of a volume's header, and what should look random
 ///
-/// Checks that each header copy opens with the password, has correct checksums and agrees with its twin. Then samples
-/// sectors across the volume for zeros and patterns, which would reveal where data lie. Nothing is written.
+/// Checks that each header copy opens with the password, has correct checksums and agrees with its twin. Nothing is
+/// written.
+///
+/// TrueCrypt and VeraCrypt: also samples sectors across the volume for zeros and patterns, which would reveal where
+/// data lie. LUKS: also checks that the area of every keyslot looks random; only its own credential proves more.
 ///
 /// Copies that do not open are tried in every way; --hash and --cipher speed that up.
 ///
@@ -31,7 +34,7 @@ use crate::verbs::deniability::{self, DeniabilityArgs};
 /// With --deniability, reports instead what an observer can tell from one or two copies of the volume, with its
 /// password, and from the file system and machine around it. Each finding has a degree of certainty.
 ///
-/// Exits with 4 if a header copy that opens is damaged or lacks its twin, or a file is damaged.
+/// Exits with 4 if a header copy that opens is damaged or lacks its twin, or a keyslot or a file is damaged.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   claviger verify old.tc

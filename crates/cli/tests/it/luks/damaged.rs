@@ -126,6 +126,32 @@ fn a_label_of_lvm_in_front_is_overwritten_only_where_the_data_show_that_the_volu
 }
 
 #[test]
+fn a_destroyed_keyslot_is_named_although_another_one_opens() {
+    let folder = Folder::new();
+    let second = text(&folder, "second", "second");
+    for (format, area) in [("LUKS1", 4096), ("LUKS2", 0x8000)] {
+        let path = volume(&folder, format, format, &[]);
+        let kill = ["keyslot", "kill", "--yes", "--password-file", &folder.password, &path, "0"];
+        run(kill).fails(1, &["the last one", "keyslot remove --last"]);
+        let kdf: &[&str] = if format == "LUKS2" { &["--kdf", "pbkdf2"] } else { &[] };
+        let add = ["keyslot", "add", "--iterations", "1000", "--password-file", &folder.password];
+        run([&add, kdf, &["--new-password-file", &second, &path]].concat()).succeeds();
+        run(kill).fails(1, &["opens keyslot 0, the one to remove"]);
+        let sound = run(["verify", "--password-file", &folder.password, &path]).succeeds().text();
+        assert!(sound.contains("Keyslot 1 was not opened") && sound.contains("All headers are sound."), "{sound}");
+        edit(&path, |image| image[area..area + 4096].fill(0));
+        let verified = run(["verify", "--json", "--password-file", &second, &path]).fails(4, &[]).json();
+        let (named, zeros) = (verified["warnings"].to_string(), &verified["areas"][0]["zeros"]);
+        assert!(named.contains("Keyslot 0 is damaged and no longer opens: 8 of the 500"), "{verified}");
+        assert!(!named.contains("not opened") && *zeros == 8, "{verified}");
+        contents(&path, &folder.password).fails(2, &["Keyslot 0 is damaged", "header restore"]);
+        contents(&path, &second).succeeds();
+        run(["keyslot", "kill", "--yes", "--password-file", &second, &path, "0"]).succeeds();
+        run(["verify", "--password-file", &second, &path]).succeeds();
+    }
+}
+
+#[test]
 fn a_luks1_header_without_its_magic_is_put_back_by_a_passphrase_alone() {
     let folder = Folder::new();
     let path = volume(&folder, "v", "LUKS1", &[]);

@@ -10,7 +10,7 @@ use super::boot::{self, Boot};
 use super::datum::{Datum, kind, role};
 use super::guid::Guid;
 use super::layout::Places;
-use super::metadata::{Copy, Metadata, State};
+use super::metadata::{BitLockerState, Copy, Metadata, State};
 use super::protect::Opener;
 use super::protectors::{Kind, Protector};
 use super::renew::{boxes, recovery_key, renew};
@@ -439,7 +439,8 @@ fn remove(store: &dyn Store, which: Removal<'_>, last: bool) -> Result<Prepared>
             return Err(Error::misuse(format!(
                 "protector {number} is the last one that this program can open; without it the data are lost"
             ))
-            .hint("Add another one first. To give up the data, allow removing the last one."));
+            .hint("Add another one first.")
+            .advise(Advice::AllowRemovingLast));
         }
         change.warnings.push(match change.protectors().iter().any(|protector| protector.kind == Kind::CLEAR) {
             true => "Only the clear key is left: anybody can open the volume.".into(),
@@ -474,13 +475,16 @@ fn opened_by_another<'a>(store: &dyn Store, with: &'a Unlock<'a>, number: u32) -
         let only = Unlock { keyslot: Some(other.number), progress: None, ..*with };
         other.number != number && with.keyslot.is_none() && unlock::open(&change.metadata, &only).is_ok()
     };
-    match change.opened {
-        Some((opened, kind)) if opened == number && kind != Kind::CLEAR && !change.protectors().iter().any(opens) => {
-            Err(Error::misuse(format!("the given credential opens protector {number}, the one to remove"))
-                .hint("Give a credential of a protector that stays."))
-        }
-        _ => Ok((change, Some(number))),
+    let protectors = change.protectors();
+    let itself = change.opened.is_some_and(|(opened, kind)| opened == number && kind != Kind::CLEAR);
+    // If none stays, that is the reason to refuse.
+    let stays =
+        |other: &Protector| other.number != number && other.kind != Kind::CLEAR && other.kind.needs().is_none();
+    if itself && protectors.iter().any(stays) && !protectors.iter().any(opens) {
+        return Err(Error::misuse(format!("the given credential opens protector {number}, the one to remove"))
+            .hint("Give a credential of a protector that stays."));
     }
+    Ok((change, Some(number)))
 }
 
 fn no_protector(number: u32) -> Error {
@@ -577,8 +581,9 @@ fn verify(store: &dyn Store, with: &Unlock<'_>) -> Result<Verified> {
         let what = "Some copies of the metadata are damaged or differ.";
         warnings.push(Warning::from(what).advise(Advice::RepairHeader));
     }
-    if first.metadata.state == State::DIRTY {
-        warnings.push("The conversion of this volume is not finished.".into());
+    let state = first.metadata.state.towards(first.metadata.next_state);
+    if !matches!(state, BitLockerState::Encrypted | BitLockerState::Decrypted) {
+        warnings.push(format!("The conversion of this volume is not finished ({state}).").into());
     }
     if opened.vmk.is_none() {
         warnings.push("The metadata hashes were not checked: the volume key (FVEK) cannot prove them.".into());

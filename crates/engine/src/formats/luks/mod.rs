@@ -14,6 +14,7 @@ use crate::advice::{Advice, Warning};
 use crate::credential::{Credential, whole_keyfile};
 use crate::error::{Error, ErrorKind, Result};
 use crate::filesystems::magic;
+use crate::formats::AreaReport;
 use crate::random;
 use crate::store::Store;
 
@@ -83,6 +84,59 @@ impl Area<'_> {
     pub fn len(&self) -> usize {
         (self.key_len * self.stripes).next_multiple_of(512)
     }
+}
+
+/// Looks at the `len` bytes of key material of keyslot `number`, from the offset `at` on: all of them look random. Behind them is
+/// padding, which some programs leave unchanged. Bytes past the end of the store are zeros here.
+///
+/// # Errors
+/// `Io`.
+pub(super) fn look_at_area(store: &dyn Store, number: u32, at: u64, len: usize) -> Result<AreaReport> {
+    let mut bytes = vec![0; len / 512 * 512];
+    let stored = store.len().saturating_sub(at).min(bytes.len() as u64) as usize;
+    store.read_at(at, &mut bytes[..stored])?;
+    let sectors = bytes.chunks_exact(512);
+    let not_random = sectors.clone().filter(|sector| !magic::looks_random(sector));
+    let zeros = not_random.clone().filter(|sector| sector.iter().all(|byte| *byte == 0)).count() as u64;
+    let name = format!("keyslot {number}");
+    Ok(AreaReport { name, sectors: sectors.len() as u64, not_random: not_random.count() as u64, zeros })
+}
+
+/// Describes the damage if a part of a keyslot's area does not look random.
+pub(super) fn overwritten(number: u32, area: &AreaReport) -> Option<String> {
+    let AreaReport { sectors, not_random, .. } = area;
+    (*not_random > 0).then(|| {
+        format!(
+            "Keyslot {number} is damaged and no longer opens: {not_random} of the {sectors} sectors of its area do \
+             not look random."
+        )
+    })
+}
+
+/// Warns of the keyslots that a check did not open: no other credential proves them.
+pub(super) fn not_opened(numbers: impl IntoIterator<Item = u32>) -> Option<Warning> {
+    let numbers: Vec<_> = numbers.into_iter().map(|number| number.to_string()).collect();
+    Some(match &numbers[..] {
+        [] => return None,
+        [one] => format!("Keyslot {one} was not opened: only its own credential shows whether it works.").into(),
+        all => {
+            let all = all.join(", ");
+            format!("Keyslots {all} were not opened: only their own credentials show whether they work.").into()
+        }
+    })
+}
+
+/// The error for removing the last keyslot.
+pub(super) fn last_keyslot(number: u32) -> Error {
+    Error::misuse(format!("keyslot {number} is the last one; without it the data are lost"))
+        .hint("Add another one first.")
+        .advise(Advice::AllowRemovingLast)
+}
+
+/// The error for removing a keyslot with its own credential, which does not prove that another one remains.
+pub(super) fn opens_itself(number: u32) -> Error {
+    Error::misuse(format!("the given passphrase opens keyslot {number}, the one to remove"))
+        .hint("Give the passphrase of a keyslot that stays.")
 }
 
 /// The error for a detached header that is given without its data.

@@ -14,7 +14,7 @@ use crate::credential::{Credential, Unlock};
 use crate::edit::{Edit, Seen, Step};
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::luks::kdf::Kdf;
-use crate::formats::luks::{passphrase, uuid};
+use crate::formats::luks::{self, passphrase, uuid};
 use crate::formats::luks2;
 use crate::formats::takes::check_new;
 use crate::formats::{
@@ -180,19 +180,20 @@ fn remove(store: &dyn Store, which: Removal<'_>, last: bool) -> Result<Prepared>
             let opened = open_key(&change.header, store, with)?.keyslot;
             opened.ok_or_else(|| Error::misuse("the volume key does not identify a keyslot to remove"))?
         }
-        Removal::Number(number, with) => {
+        Removal::Number(number, _) => {
             let number = checked(number)?;
             if !change.header.slots[number].active {
                 return Err(Error::misuse(format!("keyslot {number} is not in use")));
             }
-            with.map_or(Ok(()), |with| another_opens(&change.header, store, with, number))?;
             number
         }
     };
     let is_last = change.header.active().count() == 1;
     if is_last && !last {
-        return Err(Error::misuse(format!("keyslot {number} is the last one; without it the data are lost"))
-            .hint("Add another one first. To give up the data, allow removing the last one."));
+        return Err(luks::last_keyslot(number as u32));
+    }
+    if let Removal::Number(_, Some(with)) = which {
+        another_opens(&change.header, store, with, number)?;
     }
     change.wipe(number)?;
     let warning = "No keyslot opens the volume any more; only a header backup or the volume key does.";
@@ -203,12 +204,8 @@ fn remove(store: &dyn Store, which: Removal<'_>, last: bool) -> Result<Prepared>
 /// Fails unless `with` opens a keyslot other than `number`, or is the volume key. Removing a keyslot requires proof that
 /// another one remains.
 fn another_opens(header: &Phdr, store: &dyn Store, with: &Unlock<'_>, number: usize) -> Result<()> {
-    let own = || {
-        Error::misuse(format!("the given passphrase opens keyslot {number}, the one to remove"))
-            .hint("Give the passphrase of a keyslot that stays.")
-    };
     if with.keyslot == Some(number as u32) {
-        return Err(own());
+        return Err(luks::opens_itself(number as u32));
     }
     if let [Credential::VolumeKey(_)] = with.credentials {
         return open_key(header, store, with).map(drop);
@@ -219,7 +216,7 @@ fn another_opens(header: &Phdr, store: &dyn Store, with: &Unlock<'_>, number: us
         Err(e) if matches!(e.kind, ErrorKind::WrongCredential(_)) => {
             // Only to describe it.
             let only = Unlock { keyslot: Some(number as u32), progress: None, ..*with };
-            Err(if open_key(header, store, &only).is_ok() { own() } else { e })
+            Err(if open_key(header, store, &only).is_ok() { luks::opens_itself(number as u32) } else { e })
         }
         other => other.map(drop),
     }

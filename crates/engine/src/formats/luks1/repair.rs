@@ -6,14 +6,14 @@
 //! at the user's request.
 
 use super::create::standard_offset;
-use super::header::{self, ACTIVE, MAGIC, Phdr, SIZE, STRIPES, Slot, Trouble, at};
+use super::header::{ACTIVE, MAGIC, Phdr, SIZE, STRIPES, Slot, Trouble, at};
 use super::unlock::{looked_at, open_key};
 use super::{NAME, header_warnings};
 use crate::advice::{Advice, Warning};
 use crate::credential::Unlock;
 use crate::edit::{Edit, Seen};
 use crate::error::{Error, ErrorKind, Result};
-use crate::formats::luks::kdf::MIN_ITERATIONS;
+use crate::formats::luks::{self, kdf::MIN_ITERATIONS};
 use crate::formats::{AreaReport, CopyReport, CopyState, Prepared, Verified};
 use crate::store::Store;
 
@@ -84,7 +84,7 @@ fn why_lost(store: &dyn Store, header: &Phdr, number: usize, slot: &Slot, mended
     } else if mended.area(header.key_len).end > store.len() {
         Some("its area lies past the end".to_owned())
     } else {
-        let (sectors, not_random) = looked_at(header, store, mended)?;
+        let AreaReport { sectors, not_random, .. } = looked_at(header, store, number, mended)?;
         (not_random > 0).then(|| format!("{not_random} of the {sectors} sectors of its area are not random"))
     })
 }
@@ -134,9 +134,9 @@ fn standard(header: &Phdr, number: usize, slot: &Slot) -> Slot {
 pub(super) fn verify(store: &dyn Store, with: &Unlock<'_>) -> Result<Verified> {
     let header = Phdr::find(store)?;
     let mut warnings = header_warnings(&header);
-    if !with.credentials.is_empty() {
-        warnings.extend(open_key(&header, store, with)?.warnings);
-    }
+    let opened = if with.credentials.is_empty() { None } else { Some(open_key(&header, store, with)?) };
+    let keyslot = opened.as_ref().and_then(|opened| opened.keyslot);
+    warnings.extend(opened.into_iter().flat_map(|opened| opened.warnings));
     let state = match header.slots.iter().find_map(|slot| slot.trouble.as_ref()) {
         None if !header.marked => CopyState::Damaged("its signature is missing".to_owned()),
         Some(trouble) => CopyState::Damaged(trouble.what.clone()),
@@ -144,20 +144,18 @@ pub(super) fn verify(store: &dyn Store, with: &Unlock<'_>) -> Result<Verified> {
     };
     let mut damaged = state != CopyState::Opens || header.uuid.is_none();
     let mut areas = Vec::new();
+    let mut not_opened = Vec::new();
     for (number, slot) in header.active().filter(|(_, slot)| slot.trouble.is_none()) {
-        let (sectors, not_random) = looked_at(&header, store, slot)?;
-        areas.push(AreaReport { name: AREAS[number], sectors, not_random, zeros: 0 });
-        if not_random > 0 {
-            damaged = true;
-            warnings.push(format!(
-                "Keyslot {number} is damaged and no longer opens: {not_random} of the {sectors} sectors of its area \
-                 do not look random."
-            ).into());
+        let area = looked_at(&header, store, number, slot)?;
+        match luks::overwritten(number as u32, &area) {
+            Some(what) => warnings.push(what.into()),
+            None if keyslot == Some(number) => {}
+            None => not_opened.push(number as u32),
         }
+        damaged |= area.not_random > 0;
+        areas.push(area);
     }
+    warnings.extend(luks::not_opened(not_opened));
     let copies = vec![CopyReport { name: "primary", at: 0, state }];
     Ok(Verified { format: NAME, copies, areas, damaged, warnings })
 }
-
-const AREAS: [&str; header::SLOTS] =
-    ["keyslot 0", "keyslot 1", "keyslot 2", "keyslot 3", "keyslot 4", "keyslot 5", "keyslot 6", "keyslot 7"];

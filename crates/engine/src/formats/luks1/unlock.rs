@@ -10,13 +10,13 @@ use claviger_crypto::hash::Hash;
 use claviger_crypto::pool::Pool;
 use claviger_crypto::secret::wipe_stack;
 
-use super::header::{DIGEST, Phdr, SECTOR, SLOTS, Slot, Trouble};
+use super::header::{DIGEST, Phdr, SLOTS, Slot, Trouble};
 use crate::advice::{Advice, Warning};
 use crate::credential::{Credential, Unlock};
 use crate::error::{Error, ErrorKind, Result};
-use crate::filesystems::magic;
+use crate::formats::AreaReport;
 use crate::formats::luks::kdf::Kdf;
-use crate::formats::luks::passphrase;
+use crate::formats::luks::{self, passphrase};
 use crate::formats::plan::{PlannedSlot, UnlockPlan};
 use crate::store::Store;
 
@@ -252,34 +252,23 @@ fn none_opens(header: &Phdr, store: &dyn Store, slots: &[Numbered<'_>], left_out
     let damaged: Vec<_> = slots.iter().filter_map(|(_, slot)| slot.trouble.as_ref()).collect();
     let not_tried = left_out.iter().map(|trouble| sentence("Not tried because it is damaged", trouble));
     let not_tried = not_tried.chain(damaged.iter().map(|trouble| sentence("Tried even though it is damaged", trouble)));
-    let overwritten = slots.iter().filter_map(|(number, slot)| overwritten(header, store, *number, slot));
+    let overwritten = |(number, slot): &Numbered<'_>| {
+        luks::overwritten(*number as u32, &looked_at(header, store, *number, slot).ok()?)
+    };
+    let overwritten = slots.iter().filter_map(overwritten);
     let hints: Vec<_> = not_tried.chain(overwritten).collect();
     let error = Error::new(ErrorKind::WrongCredential(what));
     match &hints[..] {
         [] => error.hint("A keyslot with a single damaged bit looks the same as a wrong passphrase."),
-        hints if left_out.is_empty() && damaged.is_empty() => error.hint(hints.join(" ")),
+        hints if left_out.is_empty() && damaged.is_empty() => {
+            error.hint(hints.join(" ")).advise(Advice::RestoreHeader)
+        }
         hints => error.hint(hints.join(" ")).advise(Advice::RepairHeader),
     }
 }
 
-/// Describes the part of a keyslot's area that is not random, as it should be.
-fn overwritten(header: &Phdr, store: &dyn Store, number: usize, slot: &Slot) -> Option<String> {
-    let (sectors, not_random) = looked_at(header, store, slot).ok()?;
-    (not_random > 0).then(|| {
-        format!(
-            "Keyslot {number} is damaged and no longer opens: {not_random} of the {sectors} sectors of its area do \
-             not look random."
-        )
-    })
-}
-
-/// Returns the number of whole sectors in a keyslot's area, and how many of them do not look random.
-pub(super) fn looked_at(header: &Phdr, store: &dyn Store, slot: &Slot) -> Result<(u64, u64)> {
+/// Looks at the area of a keyslot: it should look random.
+pub(super) fn looked_at(header: &Phdr, store: &dyn Store, number: usize, slot: &Slot) -> Result<AreaReport> {
     let area = slot.area(header.key_len);
-    // Behind the last stripe there is padding, which some programs leave unchanged.
-    let len = (header.key_len as u64 * u64::from(slot.stripes)) / SECTOR * SECTOR;
-    let mut bytes = vec![0; len as usize];
-    store.read_at(area.start, &mut bytes)?;
-    let sectors = bytes.chunks_exact(SECTOR as usize);
-    Ok((sectors.len() as u64, sectors.filter(|sector| !magic::looks_random(sector)).count() as u64))
+    luks::look_at_area(store, number as u32, area.start, header.key_len * slot.stripes as usize)
 }

@@ -9,6 +9,7 @@ use super::binary::{Binary, Which};
 use super::change::nothing_required;
 use super::metadata::Metadata;
 use super::read::{self, Luks2CopyState, ReadHeader};
+use super::unlock::OpenedKey;
 use super::{slots, unlock, validate, write};
 use crate::advice::{Advice, Warning};
 use crate::credential::Unlock;
@@ -103,10 +104,10 @@ pub(super) fn restore(store: &dyn Store, from: RestoreFrom<'_>, with: &Unlock<'_
     Ok(prepared(Edit::new(steps).made_for(seen), warnings))
 }
 
-/// Reports what is sound, and whether a keyslot opens.
+/// Reports which copies of the header are sound, whether a keyslot opens, and whether the areas of all keyslots look random.
 pub(super) fn verify(store: &dyn Store, with: &Unlock<'_>) -> Result<Verified> {
     let header = read::read(store)?;
-    key_in(store, &header, with)?;
+    let opened = opened(store, &header, with)?;
     let report = |which: Which, state: &Luks2CopyState| {
         let state = match state {
             Luks2CopyState::Current => formats::CopyState::Opens,
@@ -119,13 +120,32 @@ pub(super) fn verify(store: &dyn Store, with: &Unlock<'_>) -> Result<Verified> {
         CopyReport { name: which.name(), at: which.offset(header.binary.hdr_size), state }
     };
     let copies = vec![report(Which::Primary, &header.primary), report(Which::Secondary, &header.secondary)];
-    let damaged = copies.iter().any(|copy| copy.state != formats::CopyState::Opens);
+    let mut damaged = copies.iter().any(|copy| copy.state != formats::CopyState::Opens);
     let mut warnings = header.warnings();
     if validate::is_being_reencrypted(&header.metadata) {
         let what = "The reencryption of this volume is not finished.";
         warnings.push(Warning::from(what).advise(Advice::ResumeReencryption));
     }
-    Ok(Verified { format: NAME, copies, areas: Vec::new(), damaged, warnings })
+    let (mut areas, mut not_opened) = (Vec::new(), Vec::new());
+    for (number, _) in header.metadata.keyslots.iter().filter(|(_, keyslot)| keyslot.kind == "luks2") {
+        let area = match unlock::look_at_area(&header, store, *number) {
+            Ok(area) => area,
+            Err(e) if matches!(e.kind, ErrorKind::Io(_)) => return Err(e),
+            Err(e) => {
+                warnings.push(format!("Keyslot {number} could not be checked: {}.", e.kind).into());
+                continue;
+            }
+        };
+        match luks::overwritten(*number, &area) {
+            Some(what) => warnings.push(what.into()),
+            None if opened.as_ref().is_some_and(|opened| opened.keyslot == Some(*number)) => {}
+            None => not_opened.push(*number),
+        }
+        damaged |= area.not_random > 0;
+        areas.push(area);
+    }
+    warnings.extend(luks::not_opened(not_opened));
+    Ok(Verified { format: NAME, copies, areas, damaged, warnings })
 }
 
 fn prepared(edit: Edit, warnings: Vec<Warning>) -> Prepared {
@@ -158,9 +178,13 @@ fn fits(store: &dyn Store, backup: &ReadHeader) -> Result<()> {
 
 /// Returns the volume key if a credential was given, which also shows whether it opens the backup.
 fn key_in(file: &dyn Store, backup: &ReadHeader, with: &Unlock<'_>) -> Result<Option<Secret>> {
-    match (with.credentials, slots::data_digest(&backup.metadata)) {
+    Ok(opened(file, backup, with)?.map(|opened| opened.key))
+}
+
+fn opened(file: &dyn Store, header: &ReadHeader, with: &Unlock<'_>) -> Result<Option<OpenedKey>> {
+    match (with.credentials, slots::data_digest(&header.metadata)) {
         ([], _) | (_, None) => Ok(None),
-        (_, Some((digest, _))) => Ok(Some(unlock::open_key(backup, file, with, digest)?.key)),
+        (_, Some((digest, _))) => unlock::open_key(header, file, with, digest).map(Some),
     }
 }
 

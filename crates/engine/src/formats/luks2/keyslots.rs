@@ -16,7 +16,7 @@ use super::{recovery, slots, validate, write};
 use crate::advice::Advice;
 use crate::credential::{Credential, Unlock};
 use crate::edit::Step;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::formats::luks;
 use crate::formats::luks::kdf::{self, Kdf};
 use crate::formats::luks::passphrase;
@@ -118,24 +118,26 @@ pub(super) fn remove(store: &dyn Store, which: Removal<'_>, last: bool) -> Resul
             let opened = opened(&change, with)?.keyslot;
             opened.ok_or_else(|| Error::misuse("the volume key does not identify a keyslot to remove"))?
         }
-        Removal::Number(number, with) => {
+        Removal::Number(number, _) => {
             let keyslot = change.metadata.keyslots.get(&number).ok_or_else(|| no_keyslot(number))?;
             if keyslot.kind != "luks2" {
                 let kind = validate::printable(&keyslot.kind);
                 return Err(Error::unsupported(format!("removing a keyslot of the type {kind}")));
             }
-            with.map_or(Ok(()), |with| another_opens(&change, with, number))?;
             number
         }
     };
     let of_data = slots::of_data(&change.metadata);
-    if of_data.contains(&number) && of_data.len() == 1 && !last {
-        return Err(Error::misuse(format!("keyslot {number} is the last one; without it the data are lost"))
-            .hint("Add another one first. To give up the data, allow removing the last one."));
+    let is_last = of_data.contains(&number) && of_data.len() == 1;
+    if is_last && !last {
+        return Err(luks::last_keyslot(number));
+    }
+    if let Removal::Number(_, Some(with)) = which {
+        another_opens(&change, with, number)?;
     }
     change.before.push(wipe(&change.metadata.keyslots[&number], number)?);
     slots::take_out(&mut change.metadata, number);
-    if of_data.len() == 1 && of_data.contains(&number) {
+    if is_last {
         change
             .warnings
             .push("No keyslot opens the volume any more; only a header backup or the volume key does.".into());
@@ -166,15 +168,21 @@ fn another_opens(change: &Change<'_>, with: &Unlock<'_>, number: u32) -> Result<
     let Change { store, header, metadata, .. } = change;
     let digest = data_digest(metadata)?;
     if with.keyslot == Some(number) {
-        return Err(Error::misuse(format!("the given passphrase opens keyslot {number}, the one to remove"))
-            .hint("Give the passphrase of a keyslot that stays."));
+        return Err(luks::opens_itself(number));
     }
     if let [Credential::VolumeKey(_)] = with.credentials {
         return open_key(header, *store, with, digest).map(|_| ());
     }
     let mut others = keyslots_of(metadata, digest, with.keyslot);
     others.retain(|other| *other != number);
-    try_keyslots(header, *store, with, &others).map(|_| ())
+    match try_keyslots(header, *store, with, &others) {
+        Err(e) if matches!(e.kind, ErrorKind::WrongCredential(_)) => {
+            // Only to describe it.
+            let only = Unlock { progress: None, ..*with };
+            Err(if try_keyslots(header, *store, &only, &[number]).is_ok() { luks::opens_itself(number) } else { e })
+        }
+        other => other.map(drop),
+    }
 }
 
 fn free(metadata: &Metadata, wanted: Option<u32>) -> Result<u32> {

@@ -16,7 +16,8 @@ use crate::advice::Advice;
 use crate::credential::{Credential, Unlock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::luks::kdf::Kdf;
-use crate::formats::luks::{Area, cipher_error, passphrase};
+use crate::formats::AreaReport;
+use crate::formats::luks::{self, Area, cipher_error, passphrase};
 use crate::formats::plan::{PlannedSlot, UnlockPlan};
 use crate::store::Store;
 
@@ -126,7 +127,7 @@ pub fn try_keyslots(header: &ReadHeader, store: &dyn Store, with: &Unlock<'_>, k
         }
     }
     finish(with, total);
-    Err(none_opened(keyslots.len(), left_out))
+    Err(none_opened(header, store, keyslots, left_out))
 }
 
 /// The estimated time to compare a key with the digest, in microseconds: a header may ask for any number of iterations.
@@ -245,6 +246,16 @@ impl<'a> Slot<'a> {
     }
 }
 
+/// Looks at the area of a keyslot: it should look random.
+///
+/// # Errors
+/// `Misuse`, `Malformed` and `Unsupported` for keyslots that cannot open; `Io`.
+pub(super) fn look_at_area(header: &ReadHeader, store: &dyn Store, number: u32) -> Result<AreaReport> {
+    let slot = Slot::of(&header.metadata, number, json_at(header))?;
+    let area = slot.area();
+    luks::look_at_area(store, number, area.at, area.key_len * area.stripes)
+}
+
 fn with_volume_key(header: &ReadHeader, key: &Secret, digest: u32, with: &Unlock<'_>) -> Result<OpenedKey> {
     with.ask(effort(&header.metadata.digests[&digest]))?;
     if !verify(&header.metadata.digests[&digest], key, json_at(header), &|| !with.cancelled())? {
@@ -279,7 +290,13 @@ fn says_nothing_of_others(kind: &ErrorKind) -> bool {
 }
 
 /// The error if no keyslot opened. Lack of memory comes first, since the passphrase may be right then.
-fn none_opened(tried: usize, mut left_out: Vec<(u32, Error)>) -> Error {
+fn none_opened(
+    header: &ReadHeader,
+    store: &dyn Store,
+    keyslots: &[u32],
+    mut left_out: Vec<(u32, Error)>,
+) -> Error {
+    let tried = keyslots.len();
     let memory = left_out.iter().position(|(_, e)| matches!(e.kind, ErrorKind::TooLittleMemory { .. }));
     if let Some(place) = memory {
         let (number, error) = left_out.swap_remove(place);
@@ -304,11 +321,13 @@ fn none_opened(tried: usize, mut left_out: Vec<(u32, Error)>) -> Error {
         n => format!("none of {n} keyslots opens with this passphrase"),
     };
     let error = Error::from(ErrorKind::WrongCredential(what));
-    if left_out.is_empty() {
-        return error;
-    }
     let also: Vec<_> = left_out.iter().map(|(n, e)| format!("keyslot {n} ({})", e.kind)).collect();
-    error.hint(format!("Could not be tried: {}.", also.join(", ")))
+    let also = (!also.is_empty()).then(|| format!("Could not be tried: {}.", also.join(", ")));
+    let look = |number: &u32| luks::overwritten(*number, &look_at_area(header, store, *number).ok()?);
+    let overwritten: Vec<_> = keyslots.iter().filter_map(look).collect();
+    let error = if overwritten.is_empty() { error } else { error.advise(Advice::RestoreHeader) };
+    let hints: Vec<_> = also.into_iter().chain(overwritten).collect();
+    if hints.is_empty() { error } else { error.hint(hints.join(" ")) }
 }
 
 #[cfg(test)]

@@ -177,7 +177,7 @@ fn areas(store: &dyn Store, opened: &OpenedVolumeHeader) -> Result<Vec<AreaRepor
 
 fn looked_at(store: &dyn Store, name: &'static str, start: u64, end: u64) -> Result<AreaReport> {
     let all = end.saturating_sub(start) / UNIT;
-    let mut area = AreaReport { name, sectors: all.min(SECTORS), not_random: 0, zeros: 0 };
+    let mut area = AreaReport { name: name.to_owned(), sectors: all.min(SECTORS), not_random: 0, zeros: 0 };
     let mut sector = [0; UNIT as usize];
     for i in 0..area.sectors {
         let number = u128::from(i) * u128::from(all) / u128::from(area.sectors);

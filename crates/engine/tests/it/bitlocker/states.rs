@@ -58,8 +58,10 @@ fn reads(made: &Made) -> (Volume, Vec<String>) {
 fn every_state_reads_right_and_is_written_where_that_is_safe() {
     let all = [Kind::Windows7, Kind::Windows8, Kind::ToGo, Kind::Vista];
     for kind in all {
-        let (volume, warnings) = reads(&clear(two_mib(kind)));
+        let made = clear(two_mib(kind));
+        let (volume, warnings) = reads(&made);
         assert!(volume.writable(), "{kind:?}");
+        assert!(!verify_says_unfinished(&made), "{kind:?}");
         assert_eq!(warnings.len(), 1, "{warnings:?}");
         assert!(warnings[0].contains("suspended"), "{warnings:?}");
     }
@@ -73,16 +75,24 @@ fn every_state_reads_right_and_is_written_where_that_is_safe() {
                 continue;
             }
             for kind in [Kind::Windows8, Kind::Vista] {
-                let (volume, warnings) = reads(&clear(maker::Volume { state, ..two_mib(kind) }));
+                let made = clear(maker::Volume { state, ..two_mib(kind) });
+                let (volume, warnings) = reads(&made);
                 // Vista seals nothing, so that nothing tells who says that a part is in clear.
                 assert_eq!(volume.writable(), writable && kind != Kind::Vista, "{state:?}, {warnings:?}");
                 let said = if writable { "only partly encrypted" } else { "interrupted" };
                 assert!(warnings.iter().any(|warning| warning.contains(said)), "{warnings:?}");
+                assert!(verify_says_unfinished(&made), "{state:?} {kind:?}");
             }
         }
     }
     let unused = vec![0x2_0000..0x2_8000, 0x1f_0000..0x20_0000];
     reads(&clear(maker::Volume { unused, ..windows8() }));
+}
+
+fn verify_says_unfinished(made: &Made) -> bool {
+    let editor = BITLOCKER.editor().expect("it has one");
+    let verified = editor.verify(&*store(&made.image), &Unlock::with(&[])).expect("it opens");
+    verified.warnings.iter().any(|warning| warning.what.contains("is not finished"))
 }
 
 #[test]

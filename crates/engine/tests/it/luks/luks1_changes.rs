@@ -182,8 +182,9 @@ fn keyslots_come_and_go() {
     assert!(misuse(editor().remove(&store, Removal::Number(0, None), true)).contains("not in use"));
     assert!(misuse(editor().remove(&store, Removal::Number(8, None), true)).contains("not 8"));
     let second = [passphrase("second")];
-    let itself = editor().remove(&store, Removal::Number(1, Some(&Unlock::with(&second))), true);
-    assert!(misuse(itself).contains("the one to remove"));
+    let itself = |last| editor().remove(&store, Removal::Number(1, Some(&Unlock::with(&second))), last);
+    assert!(misuse(itself(true)).contains("the one to remove"));
+    assert!(misuse(itself(false)).contains("last one"));
 }
 
 #[test]

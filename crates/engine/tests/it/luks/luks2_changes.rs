@@ -233,9 +233,13 @@ fn keyslots_come_change_and_go() {
     assert!(!metadata(&bytes).keyslots.contains_key(&0));
     let three = [passphrase("three")];
     let with = Unlock::with(&three);
-    assert!(editor().remove(&store, Removal::Number(7, Some(&with)), false).is_err(), "it opens only itself");
+    let itself = editor().remove(&store, Removal::Number(7, Some(&with)), false);
+    assert!(misuse(itself).contains("opens keyslot 7, the one to remove"));
     done(editor().remove(&store, Removal::Opened(&with), false), &store);
     assert!(misuse(remove(&store, 1)).contains("last one"));
+    let zwei = [passphrase("zwei")];
+    let last = editor().remove(&store, Removal::Number(1, Some(&Unlock::with(&zwei))), false);
+    assert!(misuse(last).contains("last one"));
     let prepared = done(editor().remove(&store, Removal::Number(1, None), true), &store);
     assert!(prepared.warnings.iter().any(|w| w.what.contains("No keyslot opens")));
     assert_eq!(opens(&store.to_vec(), "zwei"), None);
