@@ -51,7 +51,7 @@ A crate is used where it does what is needed and keeps its promises on hostile i
 | `partitions/gpt.rs` | `gptman` 3.1 | It allocates as many entries as a header claims, up to 2^32, before anything proves them; it multiplies sectors unchecked, compares no copies, and adds 8 crates. |
 | `partitions/mbr.rs` | `mbrman` 0.6 | It adds sectors unchecked, follows logical partitions out of the extended one, has no limit for their number, and adds 11 crates. |
 | `opening/http.rs` in `cli` | `ureq` 3.5 | It has timeouts, but nothing ends a request that a person cancels; it adds 7 crates for one request over plain HTTP. |
-| `password_strength` | `zxcvbn` 3.1 | It copies the password into ordinary strings that nobody wipes: a lower-case and a reversed form, and a `String` for each word that it finds (`matching.rs`). Its guesses end at 2^64, and single characters count as ten each, which makes a random password look weak. It adds 17 crates. Its frequency lists (MIT) are the source of `data/words.txt`. |
+| `password_strength` in `crypto` | `zxcvbn` 3.1 | It copies the password into ordinary strings that nobody wipes: a lower-case and a reversed form, and a `String` for each word that it finds (`matching.rs`). Its guesses end at 2^64, and single characters count as ten each, which makes a random password look weak. It adds 17 crates. Its frequency lists (MIT) are the source of `data/words.txt`. |
 | `model/random.rs` in `lab` | `fastrand` 2 | It is linked, but its numbers for a seed changed in a minor version (2.1.0). A published run must be repeatable from its seed. |
 
 """

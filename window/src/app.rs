@@ -91,7 +91,8 @@ enum Then {
 impl Then {
     /// Whether it may take so long that people want to see other pages in the meantime.
     fn is_long(&self) -> bool {
-        matches!(self, Self::Created(_) | Self::Changed | Self::Refreshed(..) | Self::Lab(_))
+        let opens = matches!(self, Self::Mounted | Self::Unlocked | Self::Explained);
+        opens || matches!(self, Self::Created(_) | Self::Changed | Self::Refreshed(..) | Self::Lab(_))
     }
 }
 
@@ -468,7 +469,7 @@ impl App {
         left.work = std::mem::replace(&mut self.work, front);
         left.notice = std::mem::replace(&mut self.notice, notice);
         if matches!(left.page, Page::Home) {
-            self.notice = left.notice;
+            self.notice = left.notice.or(self.notice.take());
         } else {
             self.left = Some(left);
         }

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::Path;
 
 use crate::create::{Choices, FOLDER, hidden};
-use crate::form::{Field, Form, Input, unused};
+use crate::form::{Field, Form, Guessing, Input, unused};
 use crate::header::{Conversion, Header, conversion, partition};
 use crate::open::Volume;
 use crate::program::Done;
@@ -63,6 +63,9 @@ impl Change {
 
 /// The option that names a keyslot.
 const SLOT: &str = "--slot";
+
+/// The option that names the format of a copy.
+const NEW_FORMAT: &str = "--new-format";
 
 fn forms(volume: &Volume, all: &[Choices], home: &Path, t: &Texts) -> Vec<Form> {
     let path = &*volume.at.path;
@@ -146,7 +149,7 @@ fn forms(volume: &Volume, all: &[Choices], home: &Path, t: &Texts) -> Vec<Form> 
     let all: Vec<&Choices> = all.iter().filter(|choices| choices.format != FOLDER).collect();
     let same = all.iter().position(|choices| choices.format == format);
     let formats = all.iter().map(|choices| (choices.format.clone(), choices.format.clone())).collect();
-    let formats = Field::new(t.format, "--new-format", Input::Choice(same.unwrap_or(0), formats));
+    let formats = Field::new(t.format, NEW_FORMAT, Input::Choice(same.unwrap_or(0), formats));
     let convert = opens(vec![new_file(t.new_file, "new"), formats, new_password()]);
     add(!all.is_empty(), &["convert"], convert, [t.convert, t.convert_explanation, t.convert_button], "");
     let cipher = Field::optional(t.cipher, "--new-cipher", Input::Text(String::new()));
@@ -155,6 +158,20 @@ fn forms(volume: &Volume, all: &[Choices], home: &Path, t: &Texts) -> Vec<Form> 
     add(again, &["reencrypt", "--yes"], opens(vec![cipher]), said, t.reencrypt_warning);
     if family && whole {
         forms.push(hidden(path, t));
+    }
+    // The hash of a volume is only known once it is open: the default stands for it.
+    let rate = |choices: &Choices| choices.guesses_per_second.first().copied();
+    for form in &mut forms {
+        form.guessing = match form.field(NEW_FORMAT) {
+            Some(_) => {
+                let per_second = all.iter().copied().map(rate).collect();
+                Guessing { per_second, by: NEW_FORMAT, unless: &[] }
+            }
+            None => {
+                let per_second = vec![same.and_then(|at| rate(all[at]))];
+                Guessing { per_second, by: "", unless: &["--new-keyfile", "--pim"] }
+            }
+        };
     }
     forms
 }

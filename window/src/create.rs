@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::form::{Field, Form, Input, Lacking, absolute, unused};
+use crate::form::{Field, Form, Guessing, Input, Lacking, absolute, unused};
 use crate::home::size;
 use crate::program::Call;
 use crate::secret_field::SecretField;
@@ -18,6 +18,9 @@ pub struct Choices {
     pub format: String,
     pub ciphers: Vec<String>,
     pub hashes: Vec<String>,
+    /// How many guesses of a password one graphics card makes per second: for each hash, or a single number without hashes.
+    #[serde(default)]
+    pub guesses_per_second: Vec<f64>,
 }
 
 /// The first question's answers, in the words of `claviger lab recommend`.
@@ -176,7 +179,8 @@ impl Create {
     /// Takes an encrypted folder, and asks the rest.
     pub fn take_folder(&mut self, home: &Path, texts: &Texts) {
         (self.recommended, self.answered, self.space_of) = (None, Some(self.answers()), None);
-        self.form = Some(asked(FOLDER, texts.create_title, false, home, texts));
+        let form = asked(FOLDER, texts.create_title, false, home, texts);
+        self.form = Some(Form { guessing: guessing(&self.all, FOLDER), ..form });
     }
 
     /// Shows the free space at the chosen place.
@@ -228,7 +232,8 @@ impl Create {
         let shared = self.shared.contains(&true);
         self.form = self.recommended.as_ref().map(|it| {
             let form = asked(&it.format, texts.create_title, shared, home, texts);
-            Form { words: form.words.into_iter().chain(it.options.iter().map(Into::into)).collect(), ..form }
+            let words = form.words.into_iter().chain(it.options.iter().map(Into::into)).collect();
+            Form { words, guessing: guessing(&self.all, &it.format), ..form }
         });
     }
 
@@ -310,6 +315,15 @@ fn asked(format: &str, title: &'static str, shared: bool, home: &Path, texts: &T
     Form { title, explanation, button: texts.create, words, fields, ..Form::default() }
 }
 
+/// How fast the password of a new volume is guessed.
+fn guessing(all: &[Choices], format: &str) -> Guessing {
+    let choices = all.iter().find(|choices| choices.format == format);
+    let rates = choices.map(|choices| &choices.guesses_per_second[..]).unwrap_or_default();
+    // The first answer is the default, which is the first hash.
+    let per_second = rates.first().into_iter().chain(rates).copied().map(Some).collect();
+    Guessing { per_second, by: "--hash", unless: &["--keyfile", "--pim"] }
+}
+
 /// All that the format has.
 fn expert(choices: &Choices, home: &Path, texts: &Texts) -> Form {
     let choice = |all: &[String]| {
@@ -319,6 +333,7 @@ fn expert(choices: &Choices, home: &Path, texts: &Texts) -> Form {
     let text = || Input::Text(String::new());
     let format = &*choices.format;
     let mut form = asked(format, texts.expert_title, false, home, texts);
+    form.guessing = guessing(std::slice::from_ref(choices), format);
     let (luks2, folder) = (format == "LUKS2", format == FOLDER);
     let further = [
         (true, texts.cipher, "--cipher", choice(&choices.ciphers)),

@@ -60,6 +60,19 @@ pub struct Form {
     pub lacking: Option<Lacking>,
     /// Whether the page has to go there.
     pub reveal: bool,
+    /// How fast its new password is guessed.
+    pub guessing: Guessing,
+}
+
+/// How fast a new password is guessed, which its format and hash set.
+#[derive(Debug, Default)]
+pub struct Guessing {
+    /// Guesses per second of one graphics card, where known: one for each answer to the choice `by`.
+    pub per_second: Vec<Option<f64>>,
+    /// The option of that choice; empty if there is none.
+    pub by: &'static str,
+    /// Options whose answers make it another number, or guessing futile: a PIM, and keyfiles.
+    pub unless: &'static [&'static str],
 }
 
 /// Why a form cannot be carried out yet.
@@ -165,6 +178,19 @@ impl Form {
     /// Whether this is ticked.
     pub fn ticked(&self, option: &str) -> bool {
         matches!(self.field(option), Some(Field { input: Input::Check(true), .. }))
+    }
+
+    /// How many guesses of its new password one graphics card makes per second; `None` if that is not known.
+    pub fn guesses_per_second(&self) -> Option<f64> {
+        let Guessing { per_second, by, unless } = &self.guessing;
+        if unless.iter().any(|option| self.field(option).is_some_and(|field| !field.is_empty())) {
+            return None;
+        }
+        let chosen = match self.field(by).map(|field| &field.input) {
+            Some(Input::Choice(at, _)) => *at,
+            _ => 0,
+        };
+        per_second.get(chosen).copied().flatten()
     }
 
     /// Takes the result of checking the form; errors are shown at their fields from now on.

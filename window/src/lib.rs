@@ -18,6 +18,7 @@ pub mod parts;
 pub mod program;
 pub mod secret_field;
 pub mod steps;
+pub mod strength;
 pub mod texts;
 pub mod theme;
 pub mod usage;

@@ -2,6 +2,7 @@
 //! the toolkit's own fields keep strings, their history, and tell screen readers their value.
 
 use claviger_crypto::Secret;
+use claviger_crypto::password_strength::{PasswordStrength, guesses_log10};
 use eframe::egui::{self, Button, Event, Key, Response, RichText, Role, Sense, Ui, WidgetInfo};
 
 use crate::icons::Icon;
@@ -15,6 +16,8 @@ const MOST: usize = 1024;
 pub struct SecretField {
     bytes: Secret,
     len: usize,
+    /// How many guesses it withstands, as a power of ten, once that was asked.
+    guesses: Option<f64>,
     /// Whether it is shown.
     pub shown: bool,
     /// Whether it gets the keyboard when it is next drawn.
@@ -23,7 +26,7 @@ pub struct SecretField {
 
 impl Default for SecretField {
     fn default() -> Self {
-        Self { bytes: Secret::zeroed(MOST), len: 0, shown: false, focus: false }
+        Self { bytes: Secret::zeroed(MOST), len: 0, guesses: None, shown: false, focus: false }
     }
 }
 
@@ -50,7 +53,14 @@ impl SecretField {
     /// Forgets it.
     pub fn clear(&mut self) {
         self.bytes.fill(0);
-        self.len = 0;
+        (self.len, self.guesses) = (0, None);
+    }
+
+    /// How strong it is if somebody makes `per_second` guesses; `None` while it is empty.
+    pub fn strength(&mut self, per_second: f64) -> Option<PasswordStrength> {
+        let Self { bytes, len, guesses, .. } = self;
+        let guesses = guesses.get_or_insert_with(|| guesses_log10(&bytes[..*len]));
+        (*len > 0).then(|| PasswordStrength::new(*guesses, per_second))
     }
 
     /// Whether it looks as if Caps Lock were on: letters, and all of them large.
@@ -65,6 +75,7 @@ impl SecretField {
 
     /// Takes as much as there is room for, without control characters: a line that is pasted may end with a newline.
     pub fn push(&mut self, text: &str) {
+        self.guesses = None;
         for character in text.chars().filter(|character| !character.is_control()) {
             let mut room = [0; 4];
             let bytes = character.encode_utf8(&mut room).as_bytes();
@@ -81,7 +92,7 @@ impl SecretField {
     fn pop(&mut self) {
         let start = self.bytes().iter().rposition(|byte| byte & 0xc0 != 0x80).unwrap_or(0);
         self.bytes[start..].fill(0);
-        self.len = start;
+        (self.len, self.guesses) = (start, None);
     }
 
     fn characters(&self) -> usize {
@@ -204,6 +215,21 @@ mod tests {
         assert_eq!((field.len, field.characters()), (MOST / 3 * 3, MOST / 3));
         field.clear();
         assert!(field.is_empty() && field.bytes.iter().all(|byte| *byte == 0));
+    }
+
+    #[test]
+    fn the_strength_is_that_of_what_is_typed_now() {
+        let mut field = SecretField::default();
+        assert_eq!(field.strength(1.0), None);
+        field.push("summer201");
+        let before = field.strength(1.0).expect("it is typed");
+        field.push("v8Kq2xTz0bLm4Rw7");
+        let long = field.strength(1.0).expect("it is typed");
+        assert!(before.verdict < long.verdict && field.strength(1e30).expect("it is typed").verdict < long.verdict);
+        "v8Kq2xTz0bLm4Rw7".chars().for_each(|_| field.pop());
+        assert_eq!(field.strength(1.0), Some(before));
+        field.clear();
+        assert_eq!(field.strength(1.0), None);
     }
 
     #[test]

@@ -16,6 +16,7 @@
 //!   run, and whose timing reveals no secret, comes first.
 //! * [`hash`] has the hash functions and PBKDF2, [`argon2`] Argon2i and Argon2id, [`afsplit`] the anti-forensic splitter of LUKS,
 //!   [`stretch`] the key stretch of BitLocker. [`ccm`] seals keys, as BitLocker does, [`gcm`] as JWEs do.
+//! * [`password_strength`] estimates how long a search for a new password would take, with the key derivation that it gets.
 //! * [`secret`] holds keys in memory that is locked, left out of core dumps and wiped. [`pool`] shares work out over threads.
 //!
 //! # A sector, encrypted and decrypted
@@ -67,6 +68,7 @@ mod gf256;
 pub mod hash;
 mod kdf;
 pub mod modes;
+pub mod password_strength;
 pub mod pool;
 mod registers;
 pub mod rsa;

@@ -1,5 +1,6 @@
 //! The questions of a form, each with its error.
 
+use claviger_crypto::password_strength::{PasswordStrength, StrengthVerdict};
 use eframe::egui::{self, Button, ComboBox, Margin, Response, RichText, TextEdit, Ui};
 
 use super::Action;
@@ -7,6 +8,7 @@ use crate::form::{Field, Form, Input};
 use crate::icons::Icon;
 use crate::parts::{self, dim};
 use crate::secret_field::SecretField;
+use crate::strength;
 use crate::texts::Texts;
 use crate::theme::{self, FIELD_HEIGHT, LINE, Palette};
 
@@ -54,6 +56,7 @@ pub fn form(
 fn field(ui: &mut Ui, form: &mut Form, number: usize, layout: Option<&str>, texts: &Texts) -> Option<Action> {
     let complaint = form.complaint(number, texts);
     let reveals = complaint.is_some() && std::mem::take(&mut form.reveal);
+    let per_second = form.guesses_per_second();
     let field = &mut form.fields[number];
     let (label, hint) = (field.label, field.hint.clone());
     let mut wanted = None;
@@ -109,6 +112,9 @@ fn field(ui: &mut Ui, form: &mut Form, number: usize, layout: Option<&str>, text
             secret.focus |= reveals && first;
             again.focus |= reveals && !first;
             secret.draw(ui, label, texts);
+            if let Some(strength) = per_second.and_then(|per_second| secret.strength(per_second)) {
+                strength_line(ui, &strength, texts);
+            }
             layout_hint(ui, layout, texts);
             again.shown = secret.shown;
             let enter = SecretField::draw(again, ui, texts.again, texts);
@@ -136,6 +142,20 @@ fn complain(ui: &mut Ui, text: &str, reveals: bool) {
 /// The name of a field, above it.
 pub fn caption(ui: &mut Ui, label: &str) -> Response {
     ui.label(RichText::new(label).font(theme::small_bold()))
+}
+
+/// How strong a new password is. It is not announced at each key press: screen readers find it below the field.
+fn strength_line(ui: &mut Ui, strength: &PasswordStrength, texts: &Texts) {
+    let line = strength::line(strength, texts);
+    if strength.verdict > StrengthVerdict::Weak {
+        dim(ui, &line);
+        return;
+    }
+    let palette = Palette::of(ui);
+    ui.horizontal_wrapped(|ui| {
+        Icon::Warning.draw(ui, 16.0, palette.warning);
+        ui.colored_label(palette.warning, line);
+    });
 }
 
 fn layout_hint(ui: &mut Ui, layout: Option<&str>, texts: &Texts) {

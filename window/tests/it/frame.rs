@@ -149,6 +149,70 @@ fn a_long_task_is_left_and_come_back_to() {
     assert!(matches!(&window.harness.state().page, Page::Change(page) if page.volume.header.is_some()));
 }
 
+/// Opening goes on while another page is looked at, and leaves no page behind.
+#[test]
+fn opening_is_left_and_ends_in_the_list() {
+    if !crate::common::there("fusermount3") || !crate::common::there("mkfs.vfat") {
+        return;
+    }
+    let Some(mut window) = Window::new() else { return };
+    let create = ["create", "--quick", "--format", "LUKS2", "--size", "24M", "--filesystem", "fat"];
+    let slow = ["--kdf", "pbkdf2", "--iterations", "20000000", "--password-file", "password", "v.luks"];
+    window.run(&[&create[..], &slow[..]].concat());
+    let volume = window.path("v.luks");
+    window.harness.state_mut().act(Action::Look(volume));
+    window.types(T.password, 0, PASSWORD);
+    window.click(T.mount);
+    window.sees(T.mounting);
+    window.click(T.measure_page);
+    window.sees(T.measure_explanation);
+    window.click(T.volumes);
+    window.sees(T.open_folder);
+    window.until("the end of the task in the column", |harness| {
+        let told = harness.root().children_recursive().filter_map(|node| text(&node.accesskit_node()));
+        told.filter(|told| told == T.mounting).count() == 0
+    });
+    assert!(!window.harness.state().has_finished_elsewhere(), "its page is closed");
+    window.click(T.unmount);
+    window.sees(T.nothing_mounted);
+}
+
+/// A line below a new password says how strong it is, in both languages, and fits every screen.
+#[test]
+fn a_new_password_is_judged() {
+    for texts in [&T, &GERMAN] {
+        for (scale, size) in SCREENS {
+            let Some(mut window) = Window::with(texts) else { return };
+            window.resize(scale, size);
+            window.click(texts.create_page);
+            window.click(texts.experts);
+            for (password, verdict) in [("summer2019", texts.weak), ("v8Kq2xTz0bLm4Rw7", texts.strong)] {
+                window.types(texts.new_password, 0, password);
+                window.until(verdict, |harness| {
+                    let judged = |node: &egui_kittest::Node<'_>| {
+                        text(&node.accesskit_node()).is_some_and(|text| text.starts_with(&format!("{verdict}: ")))
+                    };
+                    let all = harness.root().children_recursive();
+                    all.filter(judged).any(|node| node.rect().left() >= 0.0 && node.rect().right() <= size.x + 1.0)
+                });
+            }
+            assert!(!window.told().contains("v8Kq2xTz0bLm4Rw7"), "nobody is told a password");
+            window.harness.check_accessibility();
+            // Nothing typed, nothing said; the same where a PIM sets another cost.
+            let silent = |window: &Window| !window.labels().iter().any(|label| label.contains(texts.stronger));
+            window.types(texts.new_password, 0, "");
+            assert!(silent(&window), "{:?}", window.labels());
+            window.click("VeraCrypt");
+            window.types(texts.new_password, 0, "summer2019");
+            window.sees(texts.stronger);
+            window.click(texts.more);
+            window.types(texts.pim, 0, "20");
+            window.harness.run_steps(2);
+            assert!(silent(&window), "{:?}", window.labels());
+        }
+    }
+}
+
 /// What cannot be done is not offered: an encrypted folder has no keys that could be forgotten alone.
 #[test]
 fn only_what_can_be_locked_offers_it() {

@@ -84,6 +84,11 @@ fn why_it_does_not_open_is_looked_for_and_cancelled() {
     window.click(T.why_not);
     window.sees(T.explaining);
     window.sees("%");
+    // It goes on while another page is looked at.
+    window.click(T.measure_page);
+    window.sees(T.measure_explanation);
+    assert!(!window.harness.state().at_work(), "it is not this page's");
+    window.click(T.explaining);
     window.click(T.cancel);
     window.sees(T.cancelled);
     assert!(matches!(window.harness.state().page, Page::Open(_)), "the page stays");

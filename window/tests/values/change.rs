@@ -5,7 +5,11 @@ use crate::open::Verdict;
 use crate::texts::ENGLISH;
 
 fn all() -> Vec<Choices> {
-    ["LUKS2", "VeraCrypt"].map(|format| Choices { format: format.into(), ciphers: vec![], hashes: vec![] }).to_vec()
+    let choices = |(format, rate): (&str, f64)| {
+        let (ciphers, hashes) = (Vec::new(), Vec::new());
+        Choices { format: format.into(), ciphers, hashes, guesses_per_second: vec![rate] }
+    };
+    [("LUKS2", 100.0), ("VeraCrypt", 7000.0)].map(choices).to_vec()
 }
 
 fn volume(format: &str, keyslots: &[&str], half_way: bool) -> Volume {
@@ -88,6 +92,35 @@ fn a_keyslot_is_changed_or_removed_by_its_number() {
     assert_eq!(change.form().expect("a form").title, ENGLISH.remove_keyslot);
     let told = calls(change);
     assert_eq!((&*told[0], &*told[4]), ("change --slot 4 /v (2)", "keyslot kill --yes /v 4 (1)"));
+}
+
+/// A new password stays in its format, and that of a copy has the copy's. A keyfile or a PIM makes it another number.
+#[test]
+fn each_format_sets_how_fast_a_password_is_guessed() {
+    let mut luks = change(volume("LUKS2", &["0"], false));
+    let at = |title: &str| luks.forms.iter().position(|form| form.title == title).expect("a form");
+    let (own, added, copy) = (at(ENGLISH.change_password), at(ENGLISH.add_password), at(ENGLISH.convert));
+    for form in [own, added, copy] {
+        assert_eq!(luks.forms[form].guesses_per_second(), Some(100.0));
+    }
+    let Some(Input::Choice(chosen, _)) = luks.forms[copy].field_mut(NEW_FORMAT).map(|field| &mut field.input) else {
+        panic!("it has a choice")
+    };
+    *chosen = 1;
+    assert_eq!(luks.forms[copy].guesses_per_second(), Some(7000.0));
+    luks.forms[added].field_mut("--new-keyfile").expect("it takes some").input = Input::Paths(vec!["/k".into()]);
+    assert_eq!(luks.forms[added].guesses_per_second(), None);
+    let mut veracrypt = change(volume("VeraCrypt", &[], false));
+    for form in &mut veracrypt.forms {
+        let new = form.fields.iter().any(|field| matches!(field.input, Input::NewSecret(..)));
+        if let (true, Some(pim)) = (new, form.field_mut("--pim")) {
+            pim.input = Input::Text("5".into());
+        }
+    }
+    let rate = |title: &str| veracrypt.forms.iter().find(|form| form.title == title).map(Form::guesses_per_second);
+    assert_eq!((rate(ENGLISH.change_password), rate(ENGLISH.hidden_title)), (Some(None), Some(Some(7000.0))));
+    // The PIM is the old volume's.
+    assert_eq!(rate(ENGLISH.convert), Some(Some(7000.0)));
 }
 
 #[test]

@@ -150,6 +150,37 @@ fn steps_ask_for_what_they_need() {
 }
 
 #[test]
+fn the_hash_sets_how_fast_a_password_is_guessed() {
+    let home = Path::new("/");
+    let rates = [7000.5, 800.0];
+    let listed = json!([
+        {"format": "VeraCrypt", "ciphers": ["AES"], "hashes": ["SHA-512", "Whirlpool"], "guesses_per_second": rates},
+        {"format": "eCryptfs", "ciphers": ["aes"], "hashes": [], "guesses_per_second": [5]}
+    ]);
+    let mut create = Create::new(&listed);
+    create.take(&json!({"first": {"name": "VeraCrypt", "title": "V"}}), home, &ENGLISH);
+    assert_eq!(create.form.as_ref().and_then(Form::guesses_per_second), Some(7000.5));
+    create.take_folder(home, &ENGLISH);
+    assert_eq!(create.form.as_ref().and_then(Form::guesses_per_second), Some(5.0));
+    create.choose(0, home, &ENGLISH);
+    let form = create.form.as_mut().expect("a form");
+    for (answer, rate) in [(0, 7000.5), (1, 7000.5), (2, 800.0)] {
+        let Some(Field { input: Input::Choice(at, _), .. }) = form.field_mut("--hash") else { panic!("it has hashes") };
+        *at = answer;
+        assert_eq!(form.guesses_per_second(), Some(rate));
+    }
+    for (option, input, none) in [
+        ("--pim", Input::Text("5".into()), Input::Text(String::new())),
+        ("--keyfile", Input::Paths(vec!["/k".into()]), Input::Paths(Vec::new())),
+    ] {
+        form.field_mut(option).expect("VeraCrypt has it").input = input;
+        assert_eq!(form.guesses_per_second(), None);
+        form.field_mut(option).expect("VeraCrypt has it").input = none;
+        assert_eq!(form.guesses_per_second(), Some(800.0));
+    }
+}
+
+#[test]
 fn a_folder_has_neither_size_nor_file_system() {
     let mut create = Create::new(&listed());
     create.choose(3, Path::new("/home/u"), &ENGLISH);

@@ -18,7 +18,6 @@ const FLOORS: &[&[&str]] = &[
         "key_process",
         "little_endian",
         "memory",
-        "password_strength",
         "shards",
         "store",
         "volume",

@@ -7,7 +7,8 @@ use std::time::Duration;
 use claviger_engine::file_formats::FileFormat;
 use claviger_engine::file_formats::ecryptfs::{self, ECRYPTFS};
 use claviger_engine::formats::{Choices, FORMATS};
-use claviger_engine::spec::Reserved;
+use claviger_engine::password_strength::RTX_4090;
+use claviger_engine::spec::{Reserved, Spec};
 use serde::Serialize;
 
 use super::protectors::ProtectorReport;
@@ -133,6 +134,33 @@ impl Report for Vec<Listed> {
     }
 
     fn json(&self) -> serde_json::Result<String> {
-        output::json_list(self)
+        #[derive(Serialize)]
+        struct Guessed<'a> {
+            #[serde(flatten)]
+            listed: &'a Listed,
+            guesses_per_second: Vec<f64>,
+        }
+        let guessed = self.iter().map(|listed| Guessed { listed, guesses_per_second: listed.guesses_per_second() });
+        output::json_list(&guessed.collect::<Vec<_>>())
+    }
+}
+
+impl Listed {
+    /// How many guesses of a new password one graphics card makes per second: for each hash, or a single number if there is no
+    /// choice. Empty if the format has no passwords. The cost of LUKS is measured, in a fraction of a second.
+    fn guesses_per_second(&self) -> Vec<f64> {
+        let format = FORMATS.iter().find(|format| format.name() == self.format);
+        let rate = |hash: Option<&str>| {
+            let work = match format {
+                Some(format) => format.guess_work(&Spec { hash, ..Spec::default() }),
+                None => ECRYPTFS.guess_work(),
+            };
+            work.map(|work| work.per_second(&RTX_4090))
+        };
+        let rates: Option<Vec<f64>> = match &self.choices.hashes[..] {
+            [] => rate(None).map(|rate| vec![rate]),
+            hashes => hashes.iter().copied().map(Some).map(rate).collect(),
+        };
+        rates.unwrap_or_default()
     }
 }

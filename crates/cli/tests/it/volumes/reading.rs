@@ -125,6 +125,14 @@ fn what_is_created_opens() {
     let list = run(["create", "--list", "--json"]).succeeds().json();
     assert_eq!(list[1]["format"], "VeraCrypt");
     assert!(list[0]["format"] == "TrueCrypt" && list[0]["ciphers"].as_array().is_some_and(|c| c.len() > 5), "{list}");
+    for listed in list.as_array().expect("a list") {
+        let count = |name: &str| listed[name].as_array().map(Vec::len).expect("a list");
+        let rates = listed["guesses_per_second"].as_array().expect("a list");
+        assert!(rates.iter().all(|rate| rate.as_f64() > Some(0.0)), "{listed}");
+        assert!(rates.is_empty() || rates.len() == count("hashes").max(1), "{listed}");
+    }
+    let rate = |at: usize| list[at]["guesses_per_second"][0].as_f64();
+    assert!(rate(1) < rate(0) && rate(1).is_some(), "VeraCrypt derives longer than TrueCrypt: {list}");
     let list = run(["create", "--list"]).succeeds().text();
     for name in ["AES-Twofish-Serpent", "RIPEMD-160", "Whirlpool", "Kuznyechik-Serpent-Camellia", "Argon2id"] {
         assert!(list.contains(name), "{list}");

@@ -4,9 +4,8 @@
 //! dates, and single characters for the rest. The idea is that of zxcvbn (Wheeler, USENIX Security 2016); the costs differ. Numbers
 //! of guesses are powers of ten throughout, so that those of pieces add up.
 
-use claviger_crypto::secret::wipe_stack;
-
 use super::words::{self, WordList};
+use crate::secret::wipe_stack;
 
 /// What is longer than this counts as this long, in bytes.
 const MOST: usize = 128;

@@ -7,7 +7,7 @@
 //! The password is only read where it is. Nothing of it is copied, not even a lower-case form.
 //!
 //! ```
-//! use claviger_engine::password_strength::{GuessWork, StrengthVerdict, strength};
+//! use claviger_crypto::password_strength::{GuessWork, StrengthVerdict, strength};
 //!
 //! let work = GuessWork::Argon2 { variant: "Argon2id", passes: 4, memory_kib: 1 << 20 };
 //! assert_eq!(strength(b"summer2019", &work).verdict, StrengthVerdict::Weak);
@@ -18,9 +18,10 @@ mod estimate;
 mod guess_work;
 mod words;
 
+use std::fmt;
+
 pub use estimate::guesses_log10;
 pub use guess_work::{GraphicsCard, GuessWork, RTX_4090};
-use serde::Serialize;
 
 /// A year, in seconds.
 const YEAR: f64 = 365.25 * 86_400.0;
@@ -32,7 +33,7 @@ const WEAK_YEARS: f64 = 10.0;
 const STRONG_YEARS: f64 = 10_000.0;
 
 /// How strong a password is against guesses at a certain cost.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct PasswordStrength {
     /// How many guesses it withstands, as a power of ten.
@@ -44,8 +45,7 @@ pub struct PasswordStrength {
 }
 
 /// What the time of a search means.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum StrengthVerdict {
     /// Less than ten years with one card.
     Weak,
@@ -68,39 +68,90 @@ impl StrengthVerdict {
 
 /// How strong the password is if each guess takes this work.
 pub fn strength(password: &[u8], work: &GuessWork) -> PasswordStrength {
-    let guesses_log10 = guesses_log10(password);
-    let seconds_log10 = guesses_log10 - work.per_second(&RTX_4090).log10();
-    let verdict = match seconds_log10 {
-        seconds if seconds < (WEAK_YEARS * YEAR).log10() => StrengthVerdict::Weak,
-        seconds if seconds < (STRONG_YEARS * YEAR).log10() => StrengthVerdict::Fair,
-        _ => StrengthVerdict::Strong,
-    };
-    PasswordStrength { guesses_log10, seconds_log10, verdict }
+    PasswordStrength::new(guesses_log10(password), work.per_second(&RTX_4090))
 }
 
 impl PasswordStrength {
-    /// The time of a search with one graphics card, in words: `about 3 hours`.
-    pub fn time(&self) -> String {
-        const UNITS: &[(f64, f64, &str)] = &[
-            (99.5, 1.0, "second"),
-            (99.5 * 60.0, 60.0, "minute"),
-            (47.5 * 3600.0, 3600.0, "hour"),
-            (2.0 * YEAR, 86_400.0, "day"),
-            (1e6 * YEAR, YEAR, "year"),
+    /// The strength of a password that withstands so many guesses, as a power of ten, if one card makes `per_second` of them.
+    pub fn new(guesses_log10: f64, per_second: f64) -> Self {
+        let seconds_log10 = guesses_log10 - per_second.log10();
+        let verdict = match seconds_log10 {
+            seconds if seconds < (WEAK_YEARS * YEAR).log10() => StrengthVerdict::Weak,
+            seconds if seconds < (STRONG_YEARS * YEAR).log10() => StrengthVerdict::Fair,
+            _ => StrengthVerdict::Strong,
+        };
+        Self { guesses_log10, seconds_log10, verdict }
+    }
+
+    /// The time of a search with one graphics card.
+    pub fn time(&self) -> SearchTime {
+        const UNITS: &[(f64, f64, TimeUnit)] = &[
+            (99.5, 1.0, TimeUnit::Second),
+            (99.5 * 60.0, 60.0, TimeUnit::Minute),
+            (47.5 * 3600.0, 3600.0, TimeUnit::Hour),
+            (2.0 * YEAR, 86_400.0, TimeUnit::Day),
+            (1e6 * YEAR, YEAR, TimeUnit::Year),
         ];
         let seconds = 10f64.powf(self.seconds_log10);
         if seconds < 1.0 {
-            return "less than a second".to_owned();
+            return SearchTime::LessThanASecond;
         }
-        let Some((_, unit, name)) = UNITS.iter().find(|(below, ..)| seconds < *below) else {
-            return "more than a million years".to_owned();
+        let Some((_, size, unit)) = UNITS.iter().find(|(below, ..)| seconds < *below) else {
+            return SearchTime::MoreThanAMillionYears;
         };
         // Two digits are more than an estimate deserves.
-        let count = (seconds / unit).max(1.0);
+        let count = (seconds / size).max(1.0);
         let digits = 10f64.powf((count.log10().floor() - 1.0).max(0.0));
-        match ((count / digits).round() * digits) as u64 {
-            1 => format!("about 1 {name}"),
-            count => format!("about {count} {name}s"),
+        SearchTime::About(((count / digits).round() * digits) as u64, *unit)
+    }
+}
+
+/// How long a search takes, rounded for people.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SearchTime {
+    /// Less than a second.
+    LessThanASecond,
+    /// About this many. One only of seconds: larger units begin with two.
+    About(u64, TimeUnit),
+    /// More than a million years.
+    MoreThanAMillionYears,
+}
+
+/// A unit of time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TimeUnit {
+    /// A second.
+    Second,
+    /// A minute.
+    Minute,
+    /// An hour.
+    Hour,
+    /// A day.
+    Day,
+    /// A year.
+    Year,
+}
+
+/// In English: `about 3 hours`.
+impl fmt::Display for SearchTime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::LessThanASecond => f.write_str("less than a second"),
+            Self::About(1, TimeUnit::Second) => f.write_str("about 1 second"),
+            Self::About(count, unit) => write!(f, "about {count} {}", unit.plural()),
+            Self::MoreThanAMillionYears => f.write_str("more than a million years"),
+        }
+    }
+}
+
+impl TimeUnit {
+    fn plural(self) -> &'static str {
+        match self {
+            Self::Second => "seconds",
+            Self::Minute => "minutes",
+            Self::Hour => "hours",
+            Self::Day => "days",
+            Self::Year => "years",
         }
     }
 }
@@ -109,9 +160,9 @@ impl PasswordStrength {
 mod tests {
     use super::*;
 
-    fn taking(seconds: f64) -> String {
-        let seconds_log10 = seconds.log10();
-        PasswordStrength { guesses_log10: 0.0, seconds_log10, verdict: StrengthVerdict::Weak }.time()
+    /// One guess, which takes so long.
+    fn taking(seconds: f64) -> SearchTime {
+        PasswordStrength::new(0.0, 1.0 / seconds).time()
     }
 
     #[test]
@@ -126,7 +177,16 @@ mod tests {
             (12_345.0 * YEAR, "about 12000 years"),
             (1e9 * YEAR, "more than a million years"),
         ] {
-            assert_eq!(taking(seconds), words);
+            assert_eq!(taking(seconds).to_string(), words);
+        }
+    }
+
+    #[test]
+    fn only_seconds_are_told_in_the_singular() {
+        for hundredths in 0..2000 {
+            if let SearchTime::About(count, unit) = taking(10f64.powf(f64::from(hundredths) / 100.0)) {
+                assert!(count > 1 || unit == TimeUnit::Second, "{count} {unit:?}");
+            }
         }
     }
 
