@@ -405,7 +405,9 @@ impl Explained {
     /// Explains a volume that is too damaged for a trial. Returns the exit code.
     fn damaged(&mut self, error: Error, formats: &[&str]) -> u8 {
         let code = exit::number_of(&error.kind);
-        if let Some(hint) = error.to_try(advice::say) {
+        // The command for a header backup comes below.
+        let other = error.advice.as_deref() != Some(&engine::Advice::RestoreHeader);
+        if let Some(hint) = error.to_try(advice::say).filter(|_| other) {
             self.advise(hint, &[]);
         }
         let error = Error { hint: None, advice: None, ..error };
