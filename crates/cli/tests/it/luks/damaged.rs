@@ -509,15 +509,11 @@ fn a_key_far_into_a_device_is_not_read_up_to() {
 fn what_is_advised_names_the_volume() {
     let folder = Folder::new();
     let path = folder.luks2("a volume.luks");
-    let erase = |at: u64, len: usize| {
-        let file = fs::OpenOptions::new().write(true).open(&path).expect("a volume");
-        file.write_all_at(&vec![0; len], at).expect("written");
-    };
     let on = |verb: &str| run([verb, "--password-file", &folder.password, &path]);
-    erase(16384, 4096);
+    edit(&path, |image| image[0x4000..0x5000].fill(0));
     let repair = format!("`claviger header repair '{path}'`");
     on("info").fails(0, &[&repair]);
     assert!(on("verify").fails(4, &[]).text().contains("NO HEADER"));
-    erase(0, 1 << 20);
+    edit(&path, |image| image[..1 << 20].fill(0));
     on("info").fails(3, &["bytes are zeros", "restore a header backup"]);
 }

@@ -189,7 +189,8 @@ fn create_says_how_fast_it_was() {
         &folder.password,
         &folder.str("b"),
     ]);
-    assert!(text.succeeds().text().contains("not filled"));
+    let text = text.succeeds().text();
+    assert!(text.contains("not filled") && text.contains("(768 KiB) of 1 MiB for files"), "{text}");
 }
 
 #[test]

@@ -69,9 +69,8 @@ fn new_room_is_taken_and_filled() {
         volume(&folder, &path, format);
         let (stored, before) = (fs::read(&path).expect("it is there"), plaintext(&folder, &path));
         let text = run(["resize", "--size", "13M", &path]).succeeds().text();
-        for next in [&*format!("claviger mount --filesystem none {path} DIR"), "resize2fs DIR/volume", " MiB for files"] {
-            assert!(text.contains(next), "{text}");
-        }
+        let mount = format!("claviger mount --filesystem none {path} DIR\n");
+        assert!([&*mount, "resize2fs DIR/volume", " MiB for files"].iter().all(|next| text.contains(next)), "{text}");
         let grown = fs::read(&path).expect("it is there");
         assert_eq!((grown.len() as u64, size(&folder, &path)), (DATA + 13 * MIB, 13 * MIB), "{format}");
         assert!(grown[..stored.len()] == stored[..], "{format}: what was there stays");
