@@ -278,8 +278,8 @@ impl OpenArgs {
             Some((tree, _)) => credentials.and(self.how.folder.certificates.read(&**tree)?),
             None => credentials,
         };
-        // Of two passwords, nobody could tell which one is wrong.
         let slow = locked.header().is_some_and(|header| self.slow_to_try(header, &credentials));
+        // Of two passwords, nobody could tell which one is wrong.
         let mut credentials = if hidden.is_some() { credentials.once() } else { credentials.with_slow_tries(slow) };
         let hidden_credentials = hidden.map(|h| h.credentials.source().read()).transpose()?;
         let protect = hidden.zip(hidden_credentials.as_deref()).map(|(args, credentials)| args.protect(credentials));

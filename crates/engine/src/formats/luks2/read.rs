@@ -171,9 +171,10 @@ fn neither(primary: Error, secondary: Error) -> Error {
         (true, true) => return primary,
         (true, false) => (secondary, "the primary header is missing".to_owned()),
         _ if primary.hint.is_some() => return primary,
-        _ => (primary, format!("the secondary header is unusable, too: {secondary}")),
+        _ => (primary, format!("the secondary header is unusable, too: {}", secondary.kind)),
     };
-    if let ErrorKind::Malformed { what, .. } | ErrorKind::Unsupported { what } = &mut error.kind {
+    if let ErrorKind::Malformed { what, .. } | ErrorKind::Unsupported { what } | ErrorKind::Misuse(what) = &mut error.kind
+    {
         *what = format!("{what}; {other}");
     }
     error.advise(Advice::RestoreHeader)
