@@ -15,8 +15,8 @@ use claviger_serve::inherited;
 use opening::mount_point;
 use process::command_line::Understood;
 use process::helper;
-use terminal::exit;
 use terminal::session::SessionArgs;
+use terminal::{advice, exit};
 use verbs::{
     attach, benchmark, cat, change, completions, convert, cp, create, detach, efs, explain, header, identify, info,
     keyfile, keyslot, lab, list, lock, ls, man, mount, reencrypt, resize, serve, token, tree, unlock, unmount, verify,
@@ -116,6 +116,9 @@ fn main() -> ExitCode {
         Ok(understood) => understood,
         Err(usage) => return exit::usage(&usage, words.iter().any(|word| word == "--json")),
     };
+    if understood.names_volume {
+        advice::about(&understood.words);
+    }
     let words = understood.words;
     if let Err(e) = cli.session.begin() {
         return exit::finish(Err(e.into()), understood.json);

@@ -373,11 +373,17 @@ pub struct ReadCredentials {
     credentials: Vec<Credential>,
     /// The terminal on which a person typed the password, with the question.
     typed: Option<(File, String)>,
+    /// Whether options would make the next try quick.
+    slow: bool,
 }
+
+/// What makes a try quick.
+const QUICKER: &str = "Each try takes long, because it includes every format, hash and cipher. To shorten it, press Ctrl-C and \
+     add what you know: --format TrueCrypt, --hash SHA-512, --cipher AES.";
 
 impl From<Vec<Credential>> for ReadCredentials {
     fn from(credentials: Vec<Credential>) -> Self {
-        Self { credentials, typed: None }
+        Self { credentials, typed: None, slow: false }
     }
 }
 
@@ -392,6 +398,11 @@ impl ReadCredentials {
     /// The same for a single try, if a wrong password cannot be recognised.
     pub fn once(self) -> Self {
         Self { typed: None, ..self }
+    }
+
+    /// The same. If tries are `slow`, the first wrong password is followed by the options that make them quick.
+    pub fn with_slow_tries(self, slow: bool) -> Self {
+        Self { slow, ..self }
     }
 
     /// The same without the terminal.
@@ -415,10 +426,13 @@ impl ReadCredentials {
     /// # Errors
     /// Those of `open`; `Cancelled`.
     pub fn open<T>(&mut self, mut open: impl FnMut(&[Credential]) -> Result<T>) -> Result<T> {
-        let Self { credentials, typed } = self;
+        let Self { credentials, typed, slow } = self;
         let Some((terminal, question)) = typed else { return open(credentials) };
         tries(Some(terminal), |again| {
             if again {
+                if std::mem::take(slow) {
+                    prompt::tell(terminal, QUICKER);
+                }
                 let fresh = prompt::password(terminal, question)?;
                 if let Some(Credential::Passphrase(text)) =
                     credentials.iter_mut().find(|credential| matches!(credential, Credential::Passphrase(_)))
@@ -555,7 +569,7 @@ impl Source<'_> {
     fn read_beside(&self, keyfiles: Vec<Credential>) -> Result<ReadCredentials> {
         let (credentials, asker) = self.read_by(keyfiles, |asker| asker.password(self.question))?;
         let typed = asker.and_then(Asker::into_terminal).map(|terminal| (terminal, self.question.to_owned()));
-        Ok(ReadCredentials { credentials, typed })
+        Ok(ReadCredentials { credentials, typed, slow: false })
     }
 
     /// The `keyfiles`, already read, and a new password. None may be empty: a script whose password got lost would create a

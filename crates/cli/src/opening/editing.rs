@@ -53,7 +53,7 @@ impl OpenArgs {
         let mut found = self.how.opening(&self.path)?.access(access).by_backup(true).find_header()?;
         found.check(&self.how.unlock(&[])).map_err(at)?;
         self.announce(&*found.header).map_err(at)?;
-        let (mut credentials, keyslot) = match self.released(&*found.header)? {
+        let (credentials, keyslot) = match self.released(&*found.header)? {
             Some(released) => (released.credentials.into(), released.keyslot),
             None => (
                 self.credentials
@@ -61,6 +61,8 @@ impl OpenArgs {
                 None,
             ),
         };
+        let slow = self.slow_to_try(&*found.header, &credentials);
+        let mut credentials = credentials.with_slow_tries(slow);
         let unlocked = credentials.open(|credentials| {
             let bar = Progress::trials("Opening");
             let show = |done, all| bar.at(done, all);

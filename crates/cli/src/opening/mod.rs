@@ -107,6 +107,13 @@ impl OpenArgs {
         hash.is_some() || cipher.is_some() || pim.is_some() || self.how.slot.is_some() || self.how.backup_header
     }
 
+    /// Whether a try takes long because neither the volume nor an option says how it is encrypted.
+    fn slow_to_try(&self, header: &dyn Header, credentials: &[Credential]) -> bool {
+        const MICROSECONDS: u64 = 10_000_000;
+        let with = self.how.unlock(credentials);
+        !self.hinted() && header.plan(&with).is_none() && header.effort(&with) >= MICROSECONDS
+    }
+
     /// Whether an option names one copy of the header, or the backups.
     pub fn names_header(&self) -> bool {
         self.how.header() != HeaderChoice::Any
@@ -271,8 +278,9 @@ impl OpenArgs {
             Some((tree, _)) => credentials.and(self.how.folder.certificates.read(&**tree)?),
             None => credentials,
         };
+        let slow = locked.header().is_some_and(|header| self.slow_to_try(header, &credentials));
         // Of two passwords, nobody could tell which one is wrong.
-        let mut credentials = if hidden.is_some() { credentials.once() } else { credentials };
+        let mut credentials = if hidden.is_some() { credentials.once() } else { credentials.with_slow_tries(slow) };
         let hidden_credentials = hidden.map(|h| h.credentials.source().read()).transpose()?;
         let protect = hidden.zip(hidden_credentials.as_deref()).map(|(args, credentials)| args.protect(credentials));
         if let Some(enter_sandbox) = enter_sandbox {

@@ -104,7 +104,8 @@ pub fn empty_folder(dir: &Path) -> Result<PathBuf> {
         let e = e.at(dir);
         match &e.kind {
             ErrorKind::Io(io) if io.kind() == io::ErrorKind::NotConnected => {
-                e.hint("A killed server left this mount. To clean up, run `claviger unmount` with this folder.")
+                let unmount = output::command([OsStr::new("claviger"), OsStr::new("unmount"), dir.as_os_str()]);
+                e.hint(format!("A killed server left this mount. To clean up: {unmount}"))
             }
             ErrorKind::Io(io) if io.kind() == io::ErrorKind::NotFound => {
                 e.hint("Create the folder first with mkdir, or omit it.")

@@ -98,7 +98,7 @@ impl TokenArgs {
         sealed.retain(|sealed| keyslot.is_none_or(|wanted| sealed.keyslots.contains(&wanted)));
         if sealed.is_empty() {
             return Err(Error::misuse("no token in its header yields a passphrase").hint(
-                "Omit --token-only. Only LUKS2 has tokens (see `claviger token list`), and BitLocker has its \
+                "Omit --token-only. Only LUKS2 has tokens (see `claviger token list VOLUME`), and BitLocker has its \
                      plain TPM protector.",
             ));
         }

@@ -14,6 +14,8 @@ pub struct Understood {
     pub global: Vec<OsString>,
     /// Whether to print errors as JSON.
     pub json: bool,
+    /// Whether the first name is that of a volume.
+    pub names_volume: bool,
 }
 
 impl Understood {
@@ -34,7 +36,9 @@ impl Understood {
         let places = in_order(inner, places);
         words.extend((!places.is_empty()).then(|| "--".into()).into_iter().chain(places));
         let global = in_order(inner, given(command, inner).filter(|arg| arg.is_global_set()));
-        Self { words, global, json }
+        let called = verb.get_positionals().next().and_then(Arg::get_value_names).unwrap_or_default();
+        let names_volume = called.iter().any(|name| name.as_str() == "VOLUME");
+        Self { words, global, json, names_volume }
     }
 }
 

@@ -1,15 +1,86 @@
 //! The engine's advice as text: the one place that knows the command or option for each.
 
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::sync::OnceLock;
+
 use claviger_engine::{Advice, Warning};
 
 use crate::terminal::output;
 
+/// What stands for the volume in suggested commands until the command line has named one.
+const VOLUME: &str = "VOLUME";
+
+/// The volume of the command line, as suggested commands name it.
+static NAMED: OnceLock<Named> = OnceLock::new();
+
+/// The words of a suggested command for the volume, quoted for a shell.
+struct Named {
+    /// For commands that take the options of the command line: `--header=disk.header disk.luks`.
+    volume: String,
+    /// For commands that work on the header alone, and take a detached one as their volume.
+    header: String,
+}
+
+impl Named {
+    /// The volume of a parsed command line, whose first name is that of a volume (see [`crate::process::command_line`]).
+    fn of(line: &[OsString]) -> Option<Self> {
+        const HEADER: &str = "--header=";
+        let (options, places) = line.split_at(line.iter().position(|word| word == "--")?);
+        let volume = places.get(1)?.as_os_str();
+        let option = |name: &str| {
+            let begins = |word: &&OsString| word.as_bytes().starts_with(name.as_bytes());
+            options.iter().find(begins).map(OsString::as_os_str)
+        };
+        let (header, partition) = (option(HEADER), option("--partition="));
+        let alone = header.map(|header| output::command([OsStr::from_bytes(&header.as_bytes()[HEADER.len()..])]));
+        Some(Self {
+            volume: output::command([header, partition, Some(volume)].into_iter().flatten()),
+            header: alone.unwrap_or_else(|| output::command([partition, Some(volume)].into_iter().flatten())),
+        })
+    }
+}
+
+/// Sets the volume that suggested commands name: that of a parsed command line.
+pub fn about(line: &[OsString]) {
+    if let Some(named) = Named::of(line) {
+        let _ = NAMED.set(named);
+    }
+}
+
+/// The text with the volume of the command line in the place of `VOLUME` in this program's commands.
+pub fn with_volume(text: &str) -> String {
+    match NAMED.get() {
+        Some(named) => filled_in(text, &named.volume),
+        None => text.to_owned(),
+    }
+}
+
+fn filled_in(text: &str, volume: &str) -> String {
+    let parts = text.split('`').enumerate().map(|(i, part)| match i % 2 == 1 && part.starts_with("claviger ") {
+        true => part.split(' ').map(|word| if word == VOLUME { volume } else { word }).collect::<Vec<_>>().join(" "),
+        false => part.to_owned(),
+    });
+    parts.collect::<Vec<_>>().join("`")
+}
+
 /// The advice as one or more sentences.
 pub fn say(advice: &Advice) -> String {
+    let header = NAMED.get().map_or(VOLUME, |named| &*named.header);
+    let text = match advice {
+        Advice::ConvertToLuks2 => format!("To convert the header: `claviger header convert --to LUKS2 {header}`."),
+        Advice::ListKeyslots => format!("To list them: `claviger keyslot list {header}`."),
+        Advice::RepairHeader => format!("To repair it: `claviger header repair {header}`."),
+        other => words_of(other),
+    };
+    with_volume(&text)
+}
+
+fn words_of(advice: &Advice) -> String {
     match advice {
         Advice::AllowRemovingLast => "To give up the data: `claviger keyslot remove --last`.",
         Advice::AllowUnencrypted => "To allow writing, add --write-unencrypted.",
-        Advice::BackUpHeader => "If you may still need it, back it up first: `claviger header backup`.",
+        Advice::BackUpHeader => "If you may still need it, back it up first: `claviger header backup VOLUME FILE`.",
         Advice::ChooseLogicalVolume(names) if !names.is_empty() => {
             return format!("It holds logical volumes. Choose one with --logical-volume: {}.", names.join(", "));
         }
@@ -23,7 +94,6 @@ pub fn say(advice: &Advice) -> String {
         Advice::CompleteCopy { .. } | Advice::CutOff { .. } => {
             return format!("To make a complete copy: `{}`.", of_copy(advice, "VOLUME", "COPY").unwrap_or_default());
         }
-        Advice::ConvertToLuks2 => "To convert the header: `claviger header convert --to LUKS2`.",
         Advice::GivePrivateKey => {
             "Give an exported private key (PFX, PEM) with --certificate FILE, or the user's key store on the disk \
              with --windows-profile :/Users/NAME. `claviger ls -l` shows for whom a file is encrypted."
@@ -33,7 +103,6 @@ pub fn say(advice: &Advice) -> String {
              --keyfile."
         }
         Advice::GiveCredential => "Give a credential; in a script, with --password-file or --keyfile.",
-        Advice::ListKeyslots => "To list them: `claviger keyslot list`.",
         Advice::NameFormat => "Name its format with --format.",
         Advice::NameHeader => "Give the file or device with the data as the volume, and this one with --header.",
         Advice::NameKeyslot => "Choose one with --slot N.",
@@ -41,13 +110,12 @@ pub fn say(advice: &Advice) -> String {
             "You have no permission to write to it. To only read it, add --read-only to `mount` or `serve`."
         }
         Advice::OpenTruncated => "To read what is left, add --truncated.",
-        Advice::RepairHeader => "To repair it: `claviger header repair`.",
-        Advice::RestoreEmbedded => "To restore it from there: `claviger header restore --embedded`.",
-        Advice::RestoreHeader => "To restore the header from a backup: `claviger header restore`.",
-        Advice::ResumeDecryption => "To resume: `claviger reencrypt --decrypt` with the same --header.",
-        Advice::ResumeReencryption => "To resume: `claviger reencrypt --resume`.",
-        Advice::RewriteHeader => "To rewrite it: `claviger change`.",
-        Advice::UseFiles => "Use `claviger ls`, `claviger cp` or `claviger mount` for its files.",
+        Advice::RestoreEmbedded => "To restore it from there: `claviger header restore --embedded VOLUME`.",
+        Advice::RestoreHeader => "To restore the header from a backup: `claviger header restore --from FILE VOLUME`.",
+        Advice::ResumeDecryption => "To resume: `claviger reencrypt --decrypt VOLUME` with the same --header.",
+        Advice::ResumeReencryption => "To resume: `claviger reencrypt --resume VOLUME`.",
+        Advice::RewriteHeader => "To rewrite it: `claviger change VOLUME`.",
+        Advice::UseFiles => "To list its files: `claviger ls VOLUME`. `claviger cp` and `claviger mount` take it, too.",
         // The engine's own text is better for the others, and for new ones that this program does not know.
         other => return other.to_string(),
     }
@@ -69,7 +137,7 @@ pub fn of_copy(advice: &Advice, volume: &str, copy: &str) -> Option<String> {
 
 /// Warnings as text.
 pub fn texts(warnings: &[Warning]) -> Vec<String> {
-    warnings.iter().map(|warning| warning.in_words(say)).collect()
+    warnings.iter().map(|warning| with_volume(&warning.in_words(say))).collect()
 }
 
 /// Prints the warnings and returns them as text.
@@ -138,6 +206,23 @@ mod tests {
             }
         }
         assert!(commands > 5);
+    }
+
+    #[test]
+    fn the_volume_is_named_as_on_the_command_line() {
+        let named = |line: &str| Named::of(&line.split(' ').map(OsString::from).collect::<Vec<_>>());
+        let text = "Try `claviger change VOLUME`; VOLUME is in `VOLUME`, not `claviger cat /VOLUMES`.";
+        for (line, volume, header) in [
+            ("claviger info --json -- it's.tc", r"'it'\''s.tc'", r"'it'\''s.tc'"),
+            ("claviger ls --partition=2 --hash=x -- v :/a", "--partition=2 v", "--partition=2 v"),
+            ("claviger ls --header=h --partition=2 -- v", "--header=h --partition=2 v", "h"),
+        ] {
+            let named = named(line).expect("a volume");
+            assert_eq!((&*named.volume, &*named.header), (volume, header), "{line}");
+            let filled = text.replacen("VOLUME", volume, 1);
+            assert_eq!(filled_in(text, &named.volume), filled, "{line}");
+        }
+        assert!(named("claviger list").is_none() && named("claviger lab run --json").is_none());
     }
 
     #[test]

@@ -127,26 +127,35 @@ struct ErrorReport {
     error: Failure,
 }
 
+/// An error in a report.
 #[derive(Serialize)]
-struct Failure {
+pub struct Failure {
     kind: &'static str,
     message: String,
     /// What to try, in whole sentences.
     #[serde(skip_serializing_if = "Option::is_none")]
     hint: Option<String>,
-    exit_code: u8,
+    pub exit_code: u8,
+}
+
+impl Failure {
+    /// The error with its exit code and what to try.
+    pub fn of(error: &anyhow::Error) -> Self {
+        let (message, hint) = message_and_hint(error);
+        let &Code { number, name, meaning: _ } = classify(error);
+        Self { kind: name, message, hint, exit_code: number }
+    }
 }
 
 /// Reports an error on standard error: as text, or with `json` as an object on one line.
 pub fn report(error: &anyhow::Error, json: bool) {
-    let (message, hint) = message_and_hint(error);
+    let error = Failure::of(error);
     let text = if json {
-        let &Code { number, name, meaning: _ } = classify(error);
-        let error = Failure { kind: name, message, hint, exit_code: number };
         let report = ErrorReport { json_version: JSON_VERSION, error };
         serde_json::to_string(&report).expect("strings and a number are JSON")
     } else {
-        format!("claviger: {}", [Some(message), hint].into_iter().flatten().collect::<Vec<_>>().join("\n"))
+        let lines = [Some(error.message), error.hint];
+        format!("claviger: {}", lines.into_iter().flatten().collect::<Vec<_>>().join("\n"))
     };
     output::say(&text);
 }
@@ -179,7 +188,7 @@ fn message_and_hint(error: &anyhow::Error) -> (String, Option<String>) {
         }
         text.push_str(&cause.to_string());
     }
-    (without_numbers(text), hint.map(without_numbers))
+    (without_numbers(text), hint.map(|hint| without_numbers(advice::with_volume(&hint))))
 }
 
 /// Removes error numbers from the system's messages, which tell people nothing.

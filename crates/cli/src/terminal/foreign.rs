@@ -1,7 +1,7 @@
 //! Translates the words of other programs into ours.
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use claviger_engine::Error;
+use claviger_engine::{Error, formats};
 
 /// Verbs of other programs, and ours that do the same.
 const FOREIGN: &[(&[&str], &str)] = &[
@@ -19,6 +19,9 @@ const FOREIGN: &[(&[&str], &str)] = &[
     (&["status"], "list"),
 ];
 
+/// Options with which other programs take a password.
+const PASSWORD: &[&str] = &["--password", "-p", "--passphrase"];
+
 /// Suggests our word for a word that the user knows from another program.
 pub fn suggestion(error: &clap::Error) -> Option<Error> {
     let given = |kind| match error.get(kind) {
@@ -30,12 +33,28 @@ pub fn suggestion(error: &clap::Error) -> Option<Error> {
     if let Some((verb, ours)) = verb.and_then(of_verb) {
         return Some(Error::misuse(format!("unknown command '{verb}'")).hint(format!("Use `claviger {ours}`.")));
     }
-    let password =
-        given(ContextKind::InvalidArg).is_some_and(|arg| ["--password", "-p", "--passphrase"].contains(&arg));
-    password.then(|| {
-        Error::misuse("passwords are not accepted on the command line, which others can read")
-            .hint("Omit it to be asked. In scripts, use --password-file or --password-fd.")
-    })
+    let option = given(ContextKind::InvalidArg)?;
+    if PASSWORD.contains(&option) {
+        return Some(
+            Error::misuse("passwords are not accepted on the command line, which others can read")
+                .hint("Omit it to be asked. In scripts, use --password-file or --password-fd."),
+        );
+    }
+    let format = format_of(option).filter(|_| error.kind() == ErrorKind::UnknownArgument)?;
+    let hint = format!("To name the format, use --format {format}.");
+    Some(Error::misuse(format!("unknown option '{option}'")).hint(hint))
+}
+
+/// The format that an option means, as cryptsetup and other programs have it: `--luks2`, `--type`.
+fn format_of(option: &str) -> Option<&'static str> {
+    let name = option.strip_prefix("--")?;
+    match name {
+        "type" => Some("NAME"),
+        "bitlk" => Some("BitLocker"),
+        "tcrypt" => Some("TrueCrypt"),
+        "fvault2" => Some("FileVault2"),
+        _ => formats::by_name(name).map(|format| format.name()).ok(),
+    }
 }
 
 #[cfg(test)]
@@ -59,6 +78,14 @@ mod tests {
         for password in [&["info", "--password", "x", "v"][..], &["info", "-p", "x", "v"]] {
             assert!(suggestion(password).is_some_and(|text| text.contains("--password-file")), "{password:?}");
         }
-        assert_eq!(suggestion(&["mout", "v"]), None);
+        for (option, format) in
+            [("--veracrypt", "VeraCrypt"), ("--luks2", "LUKS2"), ("--luks", "LUKS2"), ("--type", "NAME")]
+        {
+            let text = suggestion(&["create", option, "v"]).unwrap_or_default();
+            assert!(text.contains(&format!("--format {format}.")), "{option}: {text}");
+        }
+        for known in [&["mout", "v"][..], &["info", "--veracrypt", "v"], &["create", "--lable", "x", "v"]] {
+            assert_eq!(suggestion(known), None, "{known:?}");
+        }
     }
 }

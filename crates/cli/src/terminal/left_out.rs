@@ -11,9 +11,14 @@ use crate::opening::files;
 use crate::terminal::exit::{self, Silent};
 use crate::terminal::{advice, output};
 
-/// The order in which an exit code is chosen if there are several reasons: damaged, unreadable, no key, not this format,
-/// unsupported.
-const GRAVEST: [u8; 5] = [4, 6, 2, 3, 5];
+/// The order in which an exit code is chosen if there are several reasons: damaged, unreadable, in use, no key, not this
+/// format, unsupported.
+const GRAVEST: [u8; 6] = [4, 6, 9, 2, 3, 5];
+
+/// The exit code for several reasons; `None` if there are none.
+pub fn gravest(codes: &[u8]) -> Option<u8> {
+    GRAVEST.into_iter().find(|code| codes.contains(code)).or(codes.first().copied())
+}
 
 /// All that was left out. In JSON a list of texts: `PATH (why)`.
 #[derive(Default)]
@@ -107,7 +112,7 @@ impl LeftOut {
     /// The exit code; `None` if nothing was left out.
     pub fn code(&self) -> Option<u8> {
         let codes: Vec<_> = self.0.iter().map(|missing| exit::number_of(&missing.why.kind)).collect();
-        GRAVEST.into_iter().find(|code| codes.contains(code)).or(codes.first().copied())
+        gravest(&codes)
     }
 
     /// Ends the verb with the right exit code.

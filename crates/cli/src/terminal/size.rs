@@ -39,6 +39,15 @@ pub fn parse(text: &str) -> Result<u64, String> {
     whole.checked_add((part / scale) as u64).ok_or_else(too_large)
 }
 
+/// The size in whole KiB or MiB, rounded up, as an option has it: `292K`, `17M`.
+pub fn at_least(bytes: u64) -> String {
+    match bytes {
+        ..0x400 => bytes.to_string(),
+        ..0x10_0000 => format!("{}K", bytes.div_ceil(1 << 10)),
+        _ => format!("{}M", bytes.div_ceil(1 << 20)),
+    }
+}
+
 /// `147456 bytes (144 KiB)`.
 pub fn exact(bytes: u64) -> String {
     if bytes < 1 << 10 { format!("{bytes} bytes") } else { format!("{bytes} bytes ({})", short(bytes)) }
@@ -95,6 +104,14 @@ mod tests {
             (1e8, "3 years"),
         ] {
             assert_eq!(duration(Duration::from_secs_f64(seconds)), text);
+        }
+    }
+
+    #[test]
+    fn a_size_for_an_option_is_never_too_small() {
+        for (bytes, text) in [(512, "512"), (1024, "1K"), (1025, "2K"), ((16 << 20) + 4096, "17M")] {
+            assert_eq!(at_least(bytes), text);
+            assert!(parse(text).is_ok_and(|read| read >= bytes), "{text}");
         }
     }
 

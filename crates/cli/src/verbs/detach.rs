@@ -11,7 +11,7 @@ use crate::terminal::output::{self, Report};
 /// Remove volumes from the kernel
 ///
 /// Removes mappings set up by `claviger attach --kernel` or cryptsetup. The kernel writes everything first; mappings
-/// in use stay. To close volumes mounted or served without --kernel, use `claviger unmount`.
+/// in use stay. Volumes mounted or served without --kernel are closed by `claviger unmount VOLUME`.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   claviger detach backup")]

@@ -11,8 +11,9 @@ use claviger_engine::{FORMATS, FileFormat, Verdict, formats};
 use serde::Serialize;
 
 use crate::opening::{images, remote};
-use crate::terminal::exit::{self, Silent};
+use crate::terminal::exit::{self, Failure, Silent};
 use crate::terminal::file_name::FileName;
+use crate::terminal::left_out::gravest;
 use crate::terminal::output::{self, Report};
 use crate::terminal::size;
 
@@ -32,6 +33,18 @@ pub struct Args {
     /// Print JSON
     #[arg(long)]
     json: bool,
+}
+
+/// The answer for one of the named files.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Examined {
+    Identified(Box<Identified>),
+    Failed {
+        #[serde(flatten)]
+        path: FileName,
+        error: Failure,
+    },
 }
 
 #[derive(Serialize)]
@@ -78,6 +91,20 @@ impl Reasoned {
     }
 }
 
+impl Examined {
+    fn identified(&self) -> Option<&Identified> {
+        if let Self::Identified(identified) = self { Some(identified) } else { None }
+    }
+
+    /// The exit code; `None` if the file may hold a volume.
+    fn code(&self) -> Option<u8> {
+        match self {
+            Self::Identified(identified) => (!identified.promising()).then_some(Silent::not_this_format().0),
+            Self::Failed { error, .. } => Some(error.exit_code),
+        }
+    }
+}
+
 impl Identified {
     /// Whether the file may hold a volume.
     fn promising(&self) -> bool {
@@ -95,24 +122,19 @@ impl Identified {
 }
 
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    let mut found = Vec::new();
-    let mut end = None;
-    for path in &args.files {
-        match identify(path) {
-            Ok(identified) => found.push(identified),
-            // An error in one file must not keep the others from being examined.
-            Err(e) => {
-                let e = anyhow::Error::new(e);
-                exit::report(&e, args.json);
-                end.get_or_insert(Silent::after(&e));
-            }
+    let examine = |path: &PathBuf| match identify(path) {
+        Ok(identified) => Examined::Identified(Box::new(identified)),
+        // An error in one file must not keep the others from being examined.
+        Err(e) => {
+            let e = anyhow::Error::new(e);
+            exit::report(&e, args.json);
+            Examined::Failed { path: FileName::path(path), error: Failure::of(&e) }
         }
-    }
-    output::print(&found, args.json)?;
-    if found.iter().any(|f| !f.promising()) {
-        end.get_or_insert(Silent::not_this_format());
-    }
-    end.map_or(Ok(()), |silent| Err(silent.into()))
+    };
+    let examined: Vec<_> = args.files.iter().map(examine).collect();
+    output::print(&examined, args.json)?;
+    let codes: Vec<_> = examined.iter().filter_map(Examined::code).collect();
+    gravest(&codes).map_or(Ok(()), |code| Err(Silent(code).into()))
 }
 
 fn identify(path: &Path) -> claviger_engine::Result<Identified> {
@@ -160,9 +182,9 @@ fn rank(verdict: &Verdict) -> (u8, &'static str) {
     }
 }
 
-impl Report for Vec<Identified> {
+impl Report for Vec<Examined> {
     fn text(&self, out: &mut dyn Write) -> io::Result<()> {
-        for file in self {
+        for file in self.iter().filter_map(Examined::identified) {
             let names = file.candidates.join(" or ");
             let path = output::printable(&file.path);
             match (file.verdict, file.format) {

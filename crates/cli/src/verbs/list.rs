@@ -1,5 +1,6 @@
 //! `claviger list`: lists mounted and served volumes.
 
+use std::ffi::OsStr;
 use std::io::{self, Write};
 
 use claviger_serve::key_process::locking;
@@ -63,6 +64,10 @@ impl One {
 impl Report for List {
     fn text(&self, out: &mut dyn Write) -> io::Result<()> {
         for One { record, state, status, .. } in &self.volumes {
+            let suggested = |verb: &str| {
+                let words = [OsStr::new("claviger"), OsStr::new(verb), record.volume.as_os_str()];
+                output::command(words)
+            };
             writeln!(out, "{}", escape(&record.volume))?;
             let mut line = |name: &str, value: String| writeln!(out, "  {name:<11} {value}");
             if let Some(dir) = &record.dir {
@@ -90,10 +95,10 @@ impl Report for List {
                 }
             }
             if status.is_some_and(|status| status.locked) {
-                line("locked", "its keys are forgotten until `claviger unlock`".to_owned())?;
+                line("locked", format!("its keys are forgotten; to unlock: {}", suggested("unlock")))?;
             }
             match *state {
-                "dead" => line("state", "its server was killed; to clean up: claviger unmount".to_owned())?,
+                "dead" => line("state", format!("its server was killed; to clean up: {}", suggested("unmount")))?,
                 "silent" => line("state", format!("its server, process {}, does not answer", record.server.pid))?,
                 _ => {}
             }

@@ -21,9 +21,16 @@ const SECTOR: u64 = 4096;
 
 /// Resize a volume in a file
 ///
-/// For LUKS, TrueCrypt and VeraCrypt. The file system inside is not resized: shrink it before, or grow it afterwards.
-/// Data that are cut off are lost. LUKS needs no passphrase; TrueCrypt and VeraCrypt do, since their encrypted
-/// headers record the size. Both header copies are rewritten, and the backup moves to the new end.
+/// For LUKS, TrueCrypt and VeraCrypt. --size is the space for files; `create --size` is the whole file, header
+/// included.
+///
+/// The file system inside is not resized: shrink it before, or grow it afterwards. With the volume mounted by
+/// `claviger mount --filesystem none VOLUME DIR`, use `resize2fs DIR/volume` or `ntfsresize DIR/volume`. Mounted with
+/// its file system, Btrfs is resized by `btrfs filesystem resize`, and XFS grown by `xfs_growfs`; XFS cannot shrink.
+/// FAT and exFAT keep their size: copy their files to a new volume. Data that are cut off are lost.
+///
+/// LUKS needs no passphrase; TrueCrypt and VeraCrypt do, since their encrypted headers record the size. Both header
+/// copies are rewritten, and the backup moves to the new end.
 ///
 /// Only its password reveals a hidden volume. Growing the outer volume loses the hidden header's backup, and the
 /// grown outer file system overwrites the hidden volume. A hidden volume from before TrueCrypt 6.0, whose only header
@@ -44,7 +51,7 @@ pub struct Args {
     #[command(flatten)]
     protect: ProtectArgs,
 
-    /// New size of the plaintext
+    /// New size of the space for files: 2G, 1.5GiB. The file is larger by the volume's header
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     size: u64,
 
@@ -172,8 +179,8 @@ impl Args {
             let (lost, path) = (size::exact(lost), output::printable(&resized.path));
             let question = match (self.size < resizing.before, resizing.len < file.len()) {
                 (true, _) => format!(
-                    "The last {lost} of {path} will be cut off and lost.{also_lost} Did you already shrink its file \
-                     system?"
+                    "The last {lost} of {path} will be cut off and lost.{also_lost} The file system in it must \
+                     already be smaller: resize2fs, ntfsresize and btrfs can shrink theirs. Did you shrink it?"
                 ),
                 (false, true) => format!(
                     "{path} has {lost} after the volume's end, which will be cut off and lost.{also_lost} Continue?"
@@ -201,8 +208,23 @@ impl Args {
 
 impl Report for Resized {
     fn text(&self, out: &mut dyn Write) -> io::Result<()> {
-        let Self { path, format: _, before, size, stored: _ } = self;
-        let path = output::printable(path);
-        writeln!(out, "{path}: {} for files, previously {}", size::exact(*size), size::exact(*before))
+        let Self { path, format: _, before, size, stored } = self;
+        let (shown, whole) = (output::printable(path), size::short(*stored));
+        writeln!(out, "{shown}: {} of {whole} for files, previously {}", size::exact(*size), size::exact(*before))?;
+        if size <= before {
+            return Ok(());
+        }
+        writeln!(out, "Now grow the file system in it:")?;
+        let mount = |options: &[&str]| {
+            let words = ["claviger", "mount"].into_iter().chain(options.iter().copied());
+            output::command(words.chain([&**path, "DIR"]))
+        };
+        writeln!(out, "  ext2 to 4, NTFS: {}", mount(&["--filesystem", "none"]))?;
+        writeln!(out, "    then e2fsck -f DIR/volume && resize2fs DIR/volume")?;
+        writeln!(out, "    or   ntfsresize DIR/volume")?;
+        writeln!(out, "  XFS, Btrfs, as root: {}", mount(&[]))?;
+        writeln!(out, "    then xfs_growfs DIR")?;
+        writeln!(out, "    or   btrfs filesystem resize max DIR")?;
+        writeln!(out, "  FAT and exFAT keep their size: copy the files to a new, larger volume.")
     }
 }

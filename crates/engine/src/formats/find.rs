@@ -39,6 +39,7 @@ pub fn open(store: &Arc<dyn Store>, name: Option<&str>) -> Result<(&'static dyn 
         let why = match magic::known(&start) {
             _ if store.is_empty() => " (it is empty)".to_owned(),
             Some(what) => format!(" (it holds {what})"),
+            None if start.iter().all(|byte| *byte == 0) => format!(" (its first {} bytes are zeros)", start.len()),
             None => {
                 let reasons =
                     by_reason(reasons.iter().flat_map(|(format, why)| why.iter().map(|why| (*format, &**why))));
@@ -47,7 +48,7 @@ pub fn open(store: &Arc<dyn Store>, name: Option<&str>) -> Result<(&'static dyn 
         };
         let what = ErrorKind::NotThisFormat(format!("not an encrypted volume{why}"));
         return Err(Error::new(what)
-            .hint("If its beginning was overwritten, a backup header may still open it.")
+            .hint("If its beginning was overwritten, restore a header backup, or try the backup header at its end.")
             .advise(Advice::NameFormat));
     }
     all_of(store, &possible)

@@ -116,8 +116,8 @@ pub fn detach(name: &str) -> Result<()> {
 }
 
 /// The hint for a volume that the kernel does not have.
-const NOT_BY_KERNEL: &str = "A volume that was attached without --kernel is closed by `claviger unmount`; `claviger list` \
-     shows them.";
+const NOT_BY_KERNEL: &str = "A volume that was attached without --kernel is closed by `claviger unmount VOLUME`; \
+     `claviger list` shows its name.";
 
 /// The kernel's device-mapper.
 struct Mapper {

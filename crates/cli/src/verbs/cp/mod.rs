@@ -220,7 +220,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
                     "{} is read-only without the kernel",
                     opened.filesystem.as_ref().map_or("this folder", |f| f.kind.name())
                 );
-                let hint = "Without the kernel, only FAT and exFAT can be written. For others, use `claviger mount`.";
+                let hint =
+                    "Without the kernel, only FAT and exFAT can be written. For others, use `claviger mount VOLUME`.";
                 return Err(Error::unsupported(what).hint(hint).at(&args.open.path).into());
             }
             let copied = into(args, &opened, from, files::inside(to));

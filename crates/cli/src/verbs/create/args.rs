@@ -48,7 +48,7 @@ pub struct Args {
     #[arg(value_name = "VOLUME", required_unless_present = "list")]
     pub path: Option<PathBuf>,
 
-    /// Size of the file: 100M, 1.5GiB, 2GB. Rounded down to whole sectors of 512 bytes
+    /// Size of the whole file, header included: 100M, 1.5GiB, 2GB. Rounded down to whole sectors of 512 bytes
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub size: Option<u64>,
 

@@ -63,8 +63,8 @@ pub struct Created {
 impl Report for Created {
     fn text(&self, out: &mut dyn Write) -> io::Result<()> {
         let Self { path, format, cipher, hash, size, seconds, filling_seconds, opened_with, keyfile, .. } = self;
-        let shown = output::printable(path);
-        writeln!(out, "{shown}: {format} volume, {cipher}, {hash}, {} for files", size::exact(*size))?;
+        let (shown, whole) = (output::printable(path), size::short(self.stored));
+        writeln!(out, "{shown}: {format} volume, {cipher}, {hash}, {} of {whole} for files", size::exact(*size))?;
         tell_filling(out, *size, *seconds, *filling_seconds)?;
         if let Some(keyfile) = keyfile {
             writeln!(out, "{keyfile}: its key file. Without it the volume does not open: keep a copy somewhere else.")?;

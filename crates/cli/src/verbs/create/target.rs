@@ -53,6 +53,10 @@ impl<'a> NewVolume<'a> {
             let least = size::exact(min_len);
             Err(Error::misuse(format!("{} is too small: a volume needs {least}", size::exact(len))).at(path))
         };
+        let file_fits = |len: u64| {
+            let hint = || format!("Use at least --size {}; a file system in it needs more.", size::at_least(min_len));
+            fits(whole(len)).map_err(|e| e.hint(hint()))
+        };
         if remote::is_remote(path) {
             if size.is_some() {
                 return Err(Error::misuse("the size of a remote store is fixed: omit --size").at(path));
@@ -66,7 +70,7 @@ impl<'a> NewVolume<'a> {
             Ok(metadata) => metadata,
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
                 let need = || Error::misuse("the size is missing; add it, for example --size 100M").at(path);
-                return Ok(Self::New { path, len: fits(whole(size.ok_or_else(need)?))? });
+                return Ok(Self::New { path, len: file_fits(size.ok_or_else(need)?)? });
             }
             Err(e) => return Err(Error::from(e).at(path)),
         };
@@ -82,7 +86,7 @@ impl<'a> NewVolume<'a> {
             fits(old.len())?;
             return Ok(Self::Device(Arc::new(old)));
         }
-        let len = fits(whole(size.unwrap_or(old.len())))?;
+        let len = file_fits(size.unwrap_or(old.len()))?;
         Ok(Self::Instead { path: path.canonicalize().map_err(|e| Error::from(e).at(path))?, len, old })
     }
 

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
-use crate::terminal::output;
+use crate::terminal::{advice, output};
 
 /// A finding: what an observer can see.
 #[derive(Serialize)]
@@ -23,7 +23,7 @@ pub struct Finding {
     pub sees: String,
     /// Advice to the user.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub to_do: Option<&'static str>,
+    pub to_do: Option<String>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Serialize)]
@@ -68,7 +68,7 @@ impl Finding {
     }
 
     pub fn advised(self, what: &'static str) -> Self {
-        Self { to_do: Some(what), ..self }
+        Self { to_do: Some(advice::with_volume(what)), ..self }
     }
 
     /// Prints the finding.
@@ -86,6 +86,6 @@ impl Finding {
             Some(Sure::Possible) => ", possible",
         };
         writeln!(out, "  {} ({what}{sure})\n    {}", self.name, output::printable(&self.sees))?;
-        self.to_do.map_or(Ok(()), |to_do| writeln!(out, "    To do: {to_do}"))
+        self.to_do.as_ref().map_or(Ok(()), |to_do| writeln!(out, "    To do: {to_do}"))
     }
 }

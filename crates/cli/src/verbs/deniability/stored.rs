@@ -130,7 +130,8 @@ fn headers(store: &dyn Store) -> Result<Finding> {
     }
     let sees = format!("There is no noise, and therefore no header, at byte {}.", other.join(" and "));
     Ok(Finding::nothing("headers", View::OneCopy, sees).gives(What::Use, Sure::Certain).advised(
-        "In a VeraCrypt volume, or one of TrueCrypt 6 or later, this is damage. To see which copy: `claviger verify`.",
+        "In a VeraCrypt volume, or one of TrueCrypt 6 or later, this is damage. To see which copy: \
+         `claviger verify VOLUME`.",
     ))
 }
 

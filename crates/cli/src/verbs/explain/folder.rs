@@ -260,7 +260,7 @@ impl Explained {
                 &["claviger", "ls", "--password-file", "FILE", &path, &inside],
             ),
         }
-        if let Some(command) = mounting::command(&self.line, how, &[]) {
+        if let Some(command) = mounting::command("mount", &self.line, how, &[]) {
             self.advice.push(Advice { what: "To mount it:".to_owned(), command: Some(command) });
         }
         self.survey = Some(survey);

@@ -405,7 +405,9 @@ impl Explained {
     /// Explains a volume that is too damaged for a trial. Returns the exit code.
     fn damaged(&mut self, error: Error, formats: &[&str]) -> u8 {
         let code = exit::number_of(&error.kind);
-        if let Some(hint) = error.to_try(advice::say) {
+        // The command for a header backup comes below.
+        let other = error.advice.as_deref() != Some(&engine::Advice::RestoreHeader);
+        if let Some(hint) = error.to_try(advice::say).filter(|_| other) {
             self.advise(hint, &[]);
         }
         let error = Error { hint: None, advice: None, ..error };
@@ -461,10 +463,9 @@ impl Explained {
 
     fn needs_password(&mut self, targets: &[UnlockTarget]) {
         let names = names(targets);
-        let path = self.path.to_string();
         if self.diagnosis.sure() {
             self.header_of_its_own();
-            self.advise("To test a passphrase:", &["claviger", "info", &path]);
+            self.advise_info("To test a passphrase:", Difference::AsGiven, Vec::new());
             self.exit_code = exit::number_of(&ErrorKind::WrongCredential(String::new()));
             return;
         }
@@ -476,7 +477,7 @@ impl Explained {
         self.findings.push(format!(
             "It could be a volume: {names}. Only the password can tell, because such volumes have no signature."
         ));
-        self.advise("To test a password:", &["claviger", "info", &path]);
+        self.advise_info("To test a password:", Difference::AsGiven, Vec::new());
         if self.diagnosis.could_be_headerless() && !all_without_header(targets) {
             self.may_have_no_header();
         }
@@ -560,26 +561,32 @@ impl Explained {
                 }
             }
         }
-        self.about_password(how, facts.as_ref(), args);
+        let more = self.lacking(format);
+        self.about_password(how, facts.as_ref(), args, more.clone());
         // A backup header has its own command.
         if facts.as_ref().is_some_and(|facts| !facts.header.is_backup() || args.open.names_header()) {
-            self.mounts(how, format);
+            let command = mounting::command("mount", &self.line, how, &more);
+            self.advice.push(Advice { what: "To mount it:".to_owned(), command });
         }
         let partition = self.partition;
         self.opens = Some(Opens { format, partition, with: how.kind(), with_what: how.to_string(), facts });
         Ok(())
     }
 
-    /// Says how to mount it, with the options that opened it.
-    fn mounts(&mut self, how: Difference, format: &str) {
+    /// The options that the command line lacks to open the volume at once.
+    fn lacking(&self, format: &str) -> Vec<OsString> {
         // The format is found again at once if it has a signature.
         let named = self.line.iter().any(|word| NAME_FORMAT.iter().any(|name| mounting::option(word) == *name));
         let slow = !self.diagnosis.sure() && !named;
         let format = slow.then(|| mounting::joined("--format", format));
         let partition = self.partition.map(|number| mounting::joined("--partition", number.to_string()));
-        let more: Vec<_> = format.into_iter().chain(partition).collect();
-        let Some(command) = mounting::command(&self.line, how, &more) else { return };
-        self.advice.push(Advice { what: "To mount it:".to_owned(), command: Some(command) });
+        format.into_iter().chain(partition).collect()
+    }
+
+    /// Adds advice with the command that shows the volume's properties.
+    fn advise_info(&mut self, what: impl Into<String>, how: Difference, more: Vec<OsString>) {
+        let command = mounting::command("info", &self.line, how, &more);
+        self.advice.push(Advice { what: what.into(), command });
     }
 
     /// Reports warnings, with the commands that solve them.
@@ -661,39 +668,36 @@ impl Explained {
         self.advise(what, &words);
     }
 
-    fn about_password(&mut self, how: Difference, facts: Option<&Facts>, args: &Args) {
-        let path = self.path.to_string();
-        match how {
+    /// Says what about the credentials to change. `more` are options that the command line lacks.
+    fn about_password(&mut self, how: Difference, facts: Option<&Facts>, args: &Args, mut more: Vec<OsString>) {
+        let without;
+        let what = match how {
             Difference::AsGiven => {
-                let by_backup = facts.filter(|facts| facts.header.is_backup());
-                let info = by_backup.map(|facts| self.how_to("info --backup-header", facts, args));
-                let info = info.unwrap_or_else(|| ["claviger", "info", &path].map(str::to_owned).to_vec());
-                self.advise_words("To show its properties:", &info);
-            }
-            Difference::WithoutHints => {
-                self.advise("Omit the hash, cipher, PIM or header option:", &["claviger", "info", &path]);
-            }
-            Difference::Password(_) => self.advise(
-                "Type it in that form, or put that form into a file that only you can read, and give the file:",
-                &["claviger", "info", "--password-file", "FILE", &path],
-            ),
-            Difference::Nothing => {
-                self.advise("It opens without a password:", &["claviger", "info", &path]);
-                // A decrypted volume has nothing to protect.
-                if facts.is_some_and(|facts| facts.derivation.is_some()) {
-                    self.advise(
-                        "To protect its key again with the existing protectors:",
-                        &["claviger", "keyslot", "resume", &path],
-                    );
+                if facts.is_some_and(|facts| facts.header.is_backup()) && !args.open.names_header() {
+                    more.push("--backup-header".into());
                 }
+                "To show its properties:"
             }
-            Difference::NoKeyfiles => self.advise("Omit the keyfiles:", &["claviger", "info", &path]),
-            Difference::NoPassword => self.advise("Use no password:", &["claviger", "info", "--no-password", &path]),
+            Difference::WithoutHints => "Omit the hash, cipher, PIM or header option:",
+            Difference::Password(_) => {
+                more.push("--password-file=FILE".into());
+                "Type it in that form, or put that form into a file that only you can read, and give the file:"
+            }
+            Difference::Nothing => "It opens without a password:",
+            Difference::NoKeyfiles => "Omit the keyfiles:",
+            Difference::NoPassword => "Use no password:",
             Difference::WithoutKeyfile(n) => {
                 let name = mounting::keyfile_paths(&self.line).get(n).map(|path| path.display().to_string());
-                let what = format!("Omit the keyfile {}:", printable(&name.unwrap_or_default()));
-                self.advise(what, &["claviger", "info", &path]);
+                without = format!("Omit the keyfile {}:", printable(&name.unwrap_or_default()));
+                &without
             }
+        };
+        self.advise_info(what, how, more);
+        // A decrypted volume has nothing to protect.
+        if matches!(how, Difference::Nothing) && facts.is_some_and(|facts| facts.derivation.is_some()) {
+            let path = self.path.to_string();
+            let what = "To protect its key again with the existing protectors:";
+            self.advise(what, &["claviger", "keyslot", "resume", &path]);
         }
         if !matches!(how, Difference::AsGiven) && args.open.password_on_stdin() {
             self.advise("A script may send other bytes than you type: compare them.", &[]);

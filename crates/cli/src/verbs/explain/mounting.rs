@@ -1,4 +1,4 @@
-//! The command that mounts what `explain` has opened, with the options that opened it.
+//! Commands for what `explain` has opened, with the options that opened it.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -19,9 +19,9 @@ const KEYFILES: &[&str] = &["--keyfile", "--keyfile-offset", "--keyfile-size"];
 
 const PASSWORD: &[&str] = &["--password-file", "--no-password"];
 
-/// The command. `line` is the parsed command line of `explain`, and `more` are options that it lacks. `None` if the line names no
-/// volume.
-pub fn command(line: &[OsString], how: Difference, more: &[OsString]) -> Option<String> {
+/// The command of `verb`. `line` is the parsed command line of `explain`, and `more` are options that it lacks. `None` if the line
+/// names no volume.
+pub fn command(verb: &str, line: &[OsString], how: Difference, more: &[OsString]) -> Option<String> {
     let (options, places) = line.split_at(line.iter().position(|word| word == "--").unwrap_or(line.len()));
     let (dropped, added): (&[&[&str]], _) = match how {
         Difference::AsGiven => (&[], Vec::new()),
@@ -42,7 +42,7 @@ pub fn command(line: &[OsString], how: Difference, more: &[OsString]) -> Option<
     let added = added.iter().chain(more).map(OsString::as_os_str);
     let (volume, inside) = (places.get(1)?, places.get(2).map(|path| joined("--folder", path)));
     let marked = volume.as_encoded_bytes().starts_with(b"-").then_some(OsStr::new("--"));
-    let words = ["claviger", "mount"].into_iter().map(OsStr::new).chain(options).chain(added);
+    let words = ["claviger", verb].into_iter().map(OsStr::new).chain(options).chain(added);
     Some(output::command(words.chain(inside.as_deref()).chain(marked).chain([volume.as_os_str()])))
 }
 
@@ -100,7 +100,7 @@ mod tests {
 
     fn of(line: &str, how: Difference, more: &[&str]) -> Option<String> {
         let line: Vec<_> = line.split(' ').map(OsString::from).collect();
-        command(&line, how, &more.iter().map(OsString::from).collect::<Vec<_>>())
+        command("mount", &line, how, &more.iter().map(OsString::from).collect::<Vec<_>>())
     }
 
     #[test]

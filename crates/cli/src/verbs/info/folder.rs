@@ -12,6 +12,7 @@ use serde::Serialize;
 
 use crate::opening::OpenArgs;
 use crate::opening::files::{self, Inside, InsideArgs};
+use crate::terminal::advice;
 use crate::terminal::exit::Silent;
 use crate::terminal::file_name::FileName;
 use crate::terminal::output::{self, Report};
@@ -122,7 +123,8 @@ impl Report for FolderInfo {
             line("names", format!("{} cannot be read", survey.foreign_names))?;
         }
         if !survey.problems.is_empty() {
-            line("problems", format!("{}: `claviger verify` lists them", survey.problems.len()))?;
+            let verify = advice::with_volume("`claviger verify VOLUME` lists them");
+            line("problems", format!("{}: {verify}", survey.problems.len()))?;
         }
         if let Some(folder) = &beside.folder {
             let wrapped = if beside.wrapped_passphrase.is_some() { "" } else { ", without a wrapped passphrase" };

@@ -530,3 +530,16 @@ fn a_key_far_into_a_device_is_not_read_up_to() {
     let _ = Command::new(&losetup).args(["-d", &device]).status();
     done.succeeds();
 }
+
+#[test]
+fn what_is_advised_names_the_volume() {
+    let folder = Folder::new();
+    let path = folder.luks2("a volume.luks");
+    let on = |verb: &str| run([verb, "--password-file", &folder.password, &path]);
+    edit(&path, |image| image[0x4000..0x5000].fill(0));
+    let repair = format!("`claviger header repair '{path}'`");
+    on("info").fails(0, &[&repair]);
+    assert!(on("verify").fails(4, &[]).text().contains("NO HEADER"));
+    edit(&path, |image| image[..1 << 20].fill(0));
+    on("info").fails(3, &["bytes are zeros", "restore a header backup"]);
+}

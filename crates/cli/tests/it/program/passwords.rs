@@ -27,6 +27,19 @@ fn ecryptfs(folder: &Folder) -> String {
     lower
 }
 
+/// Where nothing says which hash and cipher it is, a wrong password takes all derivations of VeraCrypt.
+#[test]
+fn after_a_long_try_the_options_are_named_that_shorten_it() {
+    let folder = Folder::new();
+    let volume = folder.volume("v.tc", "1M", &[]);
+    let steps = [all("Password: ", &[WRONG, PASSWORD])];
+    for (options, times) in [(&[][..], 1), (&["--truecrypt"][..], 0), (&["--hash", "SHA-512"][..], 0)] {
+        let args = [&["info", &volume][..], options].concat();
+        let Some((output, code)) = played(&steps, &args) else { return };
+        assert_eq!((code, output.matches("--format TrueCrypt, --hash").count()), (0, times), "{options:?}: {output}");
+    }
+}
+
 #[test]
 fn a_wrong_password_is_asked_for_again() {
     let folder = Folder::new();

@@ -119,8 +119,11 @@ fn what_opens_ends_with_the_command_that_mounts_it() {
     let told = run(explain).succeeds().text();
     let last = told.lines().last().expect("a command").trim().to_owned();
     assert!(last.starts_with("claviger mount ") && last.ends_with(&format!("'{path}'")), "{told}");
-    for option in [format!("--keyfile={key}"), "--hash=SHA-512".to_owned(), "--format=TrueCrypt".to_owned()] {
-        assert!(last.contains(&option), "{option}: {last}");
+    // So does the one that shows its properties.
+    let info = told.lines().map(str::trim).find(|line| line.starts_with("claviger info ")).expect("a command");
+    let password = format!("--password-file={}", folder.password);
+    for option in [format!("--keyfile={key}"), password, "--hash=SHA-512".to_owned(), "--format=TrueCrypt".to_owned()] {
+        assert!(last.contains(&option) && info.contains(&option), "{option}: {told}");
     }
     // The same words open it.
     let opens = |mount: &str| {

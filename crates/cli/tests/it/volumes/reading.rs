@@ -197,7 +197,8 @@ fn create_says_how_fast_it_was() {
         &folder.password,
         &folder.str("b"),
     ]);
-    assert!(text.succeeds().text().contains("not filled"));
+    let text = text.succeeds().text();
+    assert!(text.contains("not filled") && text.contains("(768 KiB) of 1 MiB for files"), "{text}");
 }
 
 #[test]
@@ -273,7 +274,7 @@ fn misuse_is_1() {
     run(["create", "--format", "TrueCrypt", "--password-file", &folder.password, &folder.str("n")])
         .fails(1, &["--size"]);
     run(["create", "--format", "TrueCrypt", "--size", "10K", "--password-file", &folder.password, &folder.str("n")])
-        .fails(1, &["too small"]);
+        .fails(1, &["too small", "at least --size 292K"]);
     let cipher = [
         "create",
         "--format",
@@ -379,8 +380,12 @@ fn not_a_volume_is_3() {
     }
     // The others are still examined.
     let volume = folder.volume("v.tc", "1M", &[]);
-    let both = run(["identify", "--json", &folder.str("none"), &folder.str("text"), &volume]).fails(6, &["none"]);
-    assert_eq!(both.json().as_array().expect("a list").len(), 2);
+    let [none, text] = ["none", "text"].map(|name| folder.str(name));
+    let all = run(["identify", "--json", &text, &none, &volume]).fails(6, &["none"]).json();
+    assert_eq!(all.as_array().map(Vec::len), Some(3), "{all}");
+    assert_eq!(all[1]["path"], *none);
+    assert_eq!((&all[1]["error"]["kind"], &all[1]["error"]["exit_code"]), (&"io".into(), &6.into()), "{all}");
+    assert!(all[0]["verdict"] == "no" && all[2]["verdict"] == "possible", "{all}");
 }
 
 #[test]

@@ -68,7 +68,9 @@ fn new_room_is_taken_and_filled() {
         let path = folder.str("v");
         volume(&folder, &path, format);
         let (stored, before) = (fs::read(&path).expect("it is there"), plaintext(&folder, &path));
-        run(["resize", "--size", "13M", &path]).succeeds();
+        let text = run(["resize", "--size", "13M", &path]).succeeds().text();
+        let mount = format!("claviger mount --filesystem none {path} DIR\n");
+        assert!([&*mount, "resize2fs DIR/volume", " MiB for files"].iter().all(|next| text.contains(next)), "{text}");
         let grown = fs::read(&path).expect("it is there");
         assert_eq!((grown.len() as u64, size(&folder, &path)), (DATA + 13 * MIB, 13 * MIB), "{format}");
         assert!(grown[..stored.len()] == stored[..], "{format}: what was there stays");
@@ -84,7 +86,8 @@ fn new_room_is_taken_and_filled() {
         let metadata = fs::metadata(&path).expect("it is there");
         assert_eq!(metadata.len(), DATA + 20 * MIB);
         assert!(metadata.blocks() * 512 >= metadata.len(), "{format}: the room is taken");
-        run(["resize", "--size", "4M", "--yes", &path]).succeeds();
+        let text = run(["resize", "--size", "4M", "--yes", &path]).succeeds().text();
+        assert!(!text.contains("Now grow"), "{text}");
         assert!(fs::read(&path).expect("it is there") == stored, "{format}: cut off where it ended before");
     }
 }

@@ -156,7 +156,7 @@ pub(super) fn header_alone(there: u64, header: u64, data: u64) -> Option<Error> 
              present"
         );
         let cut = ErrorKind::Malformed { field: "length of the file", offset: there, what };
-        let hint = "It was cut short, and keyslots may be lost. Look for a longer copy or a header backup.";
+        let hint = "Look for a longer copy or a header backup: this one was cut short, and keyslots may be lost.";
         return Some(Error::from(cut).hint(hint));
     }
     (there <= header.checked_next_multiple_of(ALIGNMENT)?).then(|| {

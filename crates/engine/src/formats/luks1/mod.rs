@@ -257,7 +257,7 @@ impl Data {
             );
             let hint = match detached {
                 true => "Check that the right file or device was given as the volume for this header.",
-                false => "The file was cut short, or the header is damaged: find a complete copy, or a header backup.",
+                false => "Find a complete copy or a header backup: the file was cut short, or the header is damaged.",
             };
             return Err(header::malformed("payload offset", at::PAYLOAD, what).hint(hint));
         }

@@ -44,7 +44,7 @@ pub(super) fn repair(store: &dyn Store, with: &Unlock<'_>, lost: &[u32]) -> Resu
     }
     if let Some(number) = lost.iter().find(|number| !given_up.contains(number)) {
         return Err(Error::misuse(format!("keyslot {number} is not lost; nothing was changed"))
-            .hint("To remove a working keyslot, use `claviger keyslot remove`."));
+            .hint("To remove a working keyslot, use `claviger keyslot remove VOLUME`."));
     }
     // The reconstructed fields must be consistent.
     let repaired = Phdr::parse(&new.bytes, store.len())?;

@@ -260,9 +260,7 @@ fn none_opens(header: &Phdr, store: &dyn Store, slots: &[Numbered<'_>], left_out
     let error = Error::new(ErrorKind::WrongCredential(what));
     match &hints[..] {
         [] => error.hint("A keyslot with a single damaged bit looks the same as a wrong passphrase."),
-        hints if left_out.is_empty() && damaged.is_empty() => {
-            error.hint(hints.join(" ")).advise(Advice::RestoreHeader)
-        }
+        hints if left_out.is_empty() && damaged.is_empty() => error.hint(hints.join(" ")).advise(Advice::RestoreHeader),
         hints => error.hint(hints.join(" ")).advise(Advice::RepairHeader),
     }
 }

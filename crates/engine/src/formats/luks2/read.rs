@@ -167,17 +167,17 @@ fn choose(primary: Result<Copy>, secondary: Result<Copy>) -> Result<ReadHeader> 
 /// The error where neither copy is sound.
 fn neither(primary: Error, secondary: Error) -> Error {
     let missing = |e: &Error| matches!(e.kind, ErrorKind::NotThisFormat(_));
-    if missing(&primary) {
-        return if missing(&secondary) {
-            primary
-        } else {
-            secondary.hint("The primary header is missing. Restore a header backup.")
-        };
+    let (mut error, other) = match (missing(&primary), missing(&secondary)) {
+        (true, true) => return primary,
+        (true, false) => (secondary, "the primary header is missing".to_owned()),
+        _ if primary.hint.is_some() => return primary,
+        _ => (primary, format!("the secondary header is unusable, too: {}", secondary.kind)),
+    };
+    if let ErrorKind::Malformed { what, .. } | ErrorKind::Unsupported { what } | ErrorKind::Misuse(what) = &mut error.kind
+    {
+        *what = format!("{what}; {other}");
     }
-    if primary.hint.is_some() {
-        return primary;
-    }
-    primary.hint(format!("The secondary header is unusable, too: {secondary}. Restore a header backup."))
+    error.advise(Advice::RestoreHeader)
 }
 
 /// A read error of the store is not damage of the header.
@@ -306,7 +306,7 @@ fn fits(copy: Copy, store: &dyn Store) -> Result<Copy> {
         );
         let at = binary::LEN as u64;
         return Err(Error::from(ErrorKind::Malformed { field: "keyslots_size", offset: at, what })
-            .hint("It was cut short, and keyslots may be lost. Look for a longer copy or a header backup."));
+            .hint("Look for a longer copy or a header backup: this one was cut short, and keyslots may be lost."));
     }
     Ok(copy)
 }

@@ -79,10 +79,15 @@ impl Catalogue {
         let found = self.0.iter().find(|f| f.name.eq_ignore_ascii_case(name));
         let found = found.or_else(|| self.0.iter().find(|f| same_name(&f.name, name)));
         found.ok_or_else(|| {
-            let nearest = self.0.iter().min_by_key(|f| distance(&f.name.to_lowercase(), &name.to_lowercase()));
-            let nearest = nearest.map(|f| format!("Did you mean {}? ", f.name)).unwrap_or_default();
+            let (wanted, layer) = (name.to_lowercase(), format!("{}/", name.to_lowercase()));
+            let of_layer = self.0.iter().filter(|f| f.name.to_lowercase().starts_with(&layer)).map(|f| &*f.name);
+            let near = match &of_layer.collect::<Vec<_>>()[..] {
+                [] => self.0.iter().min_by_key(|f| distance(&f.name.to_lowercase(), &wanted)).map(|f| f.name.clone()),
+                all => Some(all.join(" or ")),
+            };
+            let near = near.map(|near| format!("Did you mean {near}? ")).unwrap_or_default();
             let what = format!("there is no facility called {name}");
-            Error::misuse(what).hint(format!("{nearest}`claviger lab list` shows all of them."))
+            Error::misuse(what).hint(format!("{near}`claviger lab list` shows all of them."))
         })
     }
 
@@ -238,6 +243,8 @@ mod tests {
         assert_eq!(all.find("NBD/veracrypt:aes-twofish").expect("there").name, "nbd/VeraCrypt:AES-Twofish");
         let e = all.find("verracrypt").expect_err("none").to_string();
         assert!(e.contains("Did you mean VeraCrypt?"), "{e}");
+        let e = all.find("DM-crypt").expect_err("only a layer").to_string();
+        assert!(e.contains("Did you mean dm-crypt/") && e.contains("dm-crypt/LUKS2 or "), "{e}");
         assert_eq!((distance("kitten", "sitting"), distance("", "abc")), (3, 3));
     }
 
