@@ -78,7 +78,7 @@ pub fn say(advice: &Advice) -> String {
 
 fn words_of(advice: &Advice) -> String {
     match advice {
-        Advice::AllowRemovingLast => "To give up the data: `claviger keyslot remove --last`.",
+        Advice::AllowRemovingLast => "To give up the data: `claviger keyslot remove --last VOLUME`.",
         Advice::AllowUnencrypted => "To allow writing, add --write-unencrypted.",
         Advice::BackUpHeader => "If you may still need it, back it up first: `claviger header backup VOLUME FILE`.",
         Advice::ChooseLogicalVolume(names) if !names.is_empty() => {

@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn only_seconds_are_told_in_the_singular() {
+    fn only_seconds_are_singular() {
         for hundredths in 0..2000 {
             if let SearchTime::About(count, unit) = taking(10f64.powf(f64::from(hundredths) / 100.0)) {
                 assert!(count > 1 || unit == TimeUnit::Second, "{count} {unit:?}");
