@@ -73,7 +73,7 @@ pub fn available() -> Result<()> {
 /// The program that mounts for unprivileged users.
 ///
 /// # Errors
-/// `Io` if it is not installed. For root, who has no permission that the program could add.
+/// `Io` if it is not installed, and for root: what root may not do, the program may not do either.
 fn helper() -> Result<PathBuf> {
     let failed = |what: &str, to_try: &str| -> Result<PathBuf> {
         Err(Error::new(ErrorKind::Io(io::Error::other(what))).hint(format!("{to_try} {WITHOUT}")))

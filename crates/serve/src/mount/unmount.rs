@@ -117,8 +117,7 @@ fn still_mounted(dir: &Path, why: Option<io::Error>) -> Error {
 /// `patience`.
 pub fn end(session: &Session, force: bool, patience: Duration) -> Result<Ended> {
     if !session.alive() {
-        clean(&session.folder, Some(session));
-        return Ok(Ended::CleanedUp);
+        return clean(&session.folder, Some(session)).map(|()| Ended::CleanedUp);
     }
     let server = session.record.server;
     if let Some(dir) = &session.record.dir {
@@ -171,33 +170,30 @@ pub enum Ended {
 /// The server's report of a failure at its end, if any.
 fn outcome(session: &Session) -> Result<Ended> {
     let last = Session::read(&session.folder);
-    if session.folder.exists() {
-        clean(&session.folder, last.as_ref());
-    }
+    let cleaned = if session.folder.exists() { clean(&session.folder, last.as_ref()) } else { Ok(()) };
     match last.and_then(|s| s.record.failure) {
         Some(failure) => Err(Error::new(ErrorKind::Io(io::Error::other(failure))).at(&session.record.volume)),
-        None => Ok(Ended::Done),
+        None => cleaned.map(|()| Ended::Done),
     }
 }
 
-/// Removes what killed servers of this user left behind.
+/// Removes what killed servers of this user left behind. Returns the folders of the sessions that were removed.
 ///
 /// # Errors
 /// `Io` if the runtime folder cannot be read.
 pub fn clean_all(runtime: &Runtime) -> Result<Vec<PathBuf>> {
     let left = runtime.left_over()?;
-    for folder in &left {
-        clean(folder, Session::read(folder).as_ref());
-    }
-    Ok(left)
+    Ok(left.into_iter().filter(|folder| clean(folder, Session::read(folder).as_ref()).is_ok()).collect())
 }
 
 /// Unmounts, detaches and removes what a dead server's session left behind. Every step is tried, even if earlier ones failed.
-fn clean(folder: &Path, session: Option<&Session>) {
+/// The record stays as long as something is still mounted.
+fn clean(folder: &Path, session: Option<&Session>) -> Result<()> {
+    let mut unmounted = Ok(());
     if let Some(session) = session {
         let record = &session.record;
         if let Some(dir) = record.dir.as_ref().filter(|_| in_view(record).is_ok_and(|view| view == InView::Ours)) {
-            let _ = detach(dir, true);
+            unmounted = detach(dir, true).map(drop);
         }
         record.driver.iter().for_each(end_driver);
     }
@@ -206,9 +202,12 @@ fn clean(folder: &Path, session: Option<&Session>) {
         detach_below(&image);
     }
     if mountinfo::at(&image).is_ok_and(|mount| mount.is_some()) {
-        let _ = detach(&image, true);
+        unmounted = unmounted.and(detach(&image, true).map(drop));
     }
-    sessions::remove(folder);
+    if unmounted.is_ok() {
+        sessions::remove(folder);
+    }
+    unmounted
 }
 
 /// Ends the program of a file system: with time to write what it caches, then by force.
