@@ -170,9 +170,13 @@ impl Inside {
         self.folder.as_ref().map_or(&*self.tree, |folder| &*folder.lower)
     }
 
-    /// The node at a path inside the volume.
+    /// The node at a path inside the volume: a folder, if the path ends with a slash.
     pub fn find(&self, path: &OsStr) -> Result<FoundNode<'_>, Error> {
-        HeldNode::find(&*self.tree, self.below(path)?).map_err(|e| tree_error(e, path))
+        let found = HeldNode::find(&*self.tree, self.below(path)?).map_err(|e| tree_error(e, path))?;
+        if names_folder(path) && self.attributes(found.node(), path)?.kind != NodeKind::Folder {
+            return Err(tree_error(io::ErrorKind::NotADirectory.into(), path));
+        }
+        Ok(found)
     }
 
     /// The path relative to the start of the tree.
@@ -213,6 +217,11 @@ impl Inside {
 /// A path inside a volume without its leading colon, which `cp` uses.
 pub fn inside(path: &OsStr) -> &OsStr {
     OsStr::from_bytes(path.as_bytes().strip_prefix(b":").unwrap_or(path.as_bytes()))
+}
+
+/// Whether a path can only be a folder's, because of the slash at its end.
+pub fn names_folder(path: &OsStr) -> bool {
+    path.as_bytes().ends_with(b"/") || path.as_bytes().ends_with(b"/.")
 }
 
 /// `name` in `folder`.

@@ -41,6 +41,7 @@ use claviger_engine::{Error, Result, Store};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::OwnedFd;
 
+use crate::mount::unmount::Detached;
 use crate::spin::Awake;
 use answers::Answers;
 use device::{Channel, End};
@@ -48,7 +49,7 @@ pub use image::NAME;
 use image::ServedImage;
 use listening::Listening;
 pub use mount::available;
-use mount::{Gone, MountedFolder, NewMount};
+use mount::{MountedFolder, NewMount};
 use uring::Processor;
 
 /// A store that is mounted.
@@ -220,7 +221,7 @@ impl FuseMount {
     /// any more, and written data are durable, or this fails.
     ///
     /// # Errors
-    /// `Io` if the connection breaks or the final flush fails; `Misuse` for a second call.
+    /// `Io` if the connection breaks, the final flush fails or the folder is still mounted; `Misuse` for a second call.
     pub fn run(&self) -> Result<()> {
         let workers = std::mem::take(&mut *self.workers.lock().unwrap_or_else(PoisonError::into_inner));
         if workers.is_empty() {
@@ -228,7 +229,7 @@ impl FuseMount {
         }
         let shared = &*self.shared;
         shared.control.state().working = workers.len();
-        let served = thread::scope(|scope| {
+        let (served, unmounted) = thread::scope(|scope| {
             let mut threads = Vec::new();
             let mut result = Ok(());
             for (number, worker) in workers.into_iter().enumerate() {
@@ -246,16 +247,17 @@ impl FuseMount {
                 let keep = move || shared.keep_durable(time);
                 thread::Builder::new().name("flush".into()).spawn_scoped(scope, keep)
             });
-            shared.control.supervise(&self.place, shared.options.grace);
+            let unmounted = shared.control.supervise(&self.place, shared.options.grace);
             for thread in threads {
                 let ended = thread.join().unwrap_or_else(|_| Err(io::Error::other("a server thread panicked")));
                 result = result.and(ended);
             }
             // A program that needs durable data calls fsync.
             drop(flusher.map(|flusher| flusher.map(thread::ScopedJoinHandle::join)));
-            result
+            (result, unmounted)
         });
-        Ok(served.and(shared.served.finish())?)
+        served.and(shared.served.finish())?;
+        unmounted
     }
 }
 
@@ -346,21 +348,23 @@ impl Control {
         }
     }
 
-    /// Waits until the workers end or a stop is requested, then makes sure that they end.
-    fn supervise(&self, place: &MountedFolder, grace: Duration) {
+    /// Waits until the workers end or a stop is requested, then makes sure that they end. Fails if the folder is still
+    /// mounted.
+    fn supervise(&self, place: &MountedFolder, grace: Duration) -> Result<()> {
         let mut state = self.wait(None, |state| state.stop || state.failed);
         let grace = if state.failed { Duration::ZERO } else { grace };
         let deadline = Instant::now() + grace;
         while state.working > 0 && !state.failed && Instant::now() < deadline {
             drop(state);
             // The workers serve the unmount like any request, so pending writes are still written.
-            if !matches!(place.unmount(), Ok(Gone::Busy)) {
+            if !matches!(place.unmount(), Ok(Detached::Busy)) {
                 break;
             }
             state = self.wait(Some(Duration::from_millis(50)), |state| state.failed);
         }
-        place.detach();
+        let unmounted = place.detach();
         self.end();
+        unmounted
     }
 
     fn is_ending(&self) -> bool {

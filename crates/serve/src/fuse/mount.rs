@@ -4,27 +4,33 @@ use std::ffi::CString;
 use std::io::{self, IoSliceMut, Read};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use claviger_engine::{Error, ErrorKind, Result};
 use rustix::cmsg_space;
-use rustix::fs::{Access, Mode, OFlags, access};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType, recvmsg, socketpair,
 };
+use rustix::thread::{CapabilitySet, capabilities};
 
 use crate::mount::mountinfo;
+use crate::mount::unmount::{Detached, detach, fusermount};
 
 const DEVICE: &str = "/dev/fuse";
 
 /// File system type of our mounts in `/proc/self/mountinfo`.
 const KIND: &str = "fuse.claviger";
 
-/// The program that mounts for unprivileged users, and its former name.
-const HELPERS: [&str; 2] = ["fusermount3", "fusermount"];
+/// What to try in a container.
+const CONTAINERS: &str = "Containers need `--device /dev/fuse --cap-add SYS_ADMIN`.";
+
+/// What to do without FUSE.
+const WITHOUT: &str = "Without FUSE, use `claviger ls`, `claviger cp` or `claviger serve`.";
 
 /// A mount to be made.
 pub struct NewMount<'a> {
@@ -46,43 +52,52 @@ pub struct MountedFolder {
     dir: PathBuf,
     /// Device number and source in `/proc/self/mountinfo`, which tell this mount from others on the same folder.
     mark: String,
-    /// Whether mount(2) was allowed.
-    direct: bool,
 }
 
-/// The result of an attempt to unmount.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Gone {
-    /// No longer mounted.
-    Yes,
-    /// In use.
-    Busy,
-}
-
-/// Checks what can be checked before mounting: whether this process may use FUSE.
+/// Checks what can be checked before mounting: whether this process may use FUSE, and mount or have it done.
 ///
 /// # Errors
 /// `Io`, naming what is missing.
 pub fn available() -> Result<()> {
-    let Err(errno) = access(DEVICE, Access::READ_OK | Access::WRITE_OK) else { return Ok(()) };
-    let why = match errno {
-        Errno::NOENT => "FUSE is not available: load it with `modprobe fuse`, or expose /dev/fuse to the container.",
-        _ => "You have no permission to use FUSE: ask the administrator.",
+    let Err(errno) = open_device() else {
+        let may_mount = capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_ADMIN));
+        return if may_mount { Ok(()) } else { helper().map(drop) };
     };
-    let error = Error::from(io::Error::from(errno)).at(DEVICE.as_ref());
-    Err(error.hint(format!("{why} Without FUSE, use `claviger ls`, `claviger cp` or `claviger serve`.")))
+    let to_try = match errno {
+        Errno::ACCESS | Errno::PERM => "To let all users mount, as root: `chmod 666 /dev/fuse`.".to_owned(),
+        _ => format!("To load FUSE, as root: `modprobe fuse`. {CONTAINERS}"),
+    };
+    Err(Error::from(io::Error::from(errno)).at(DEVICE.as_ref()).hint(format!("{to_try} {WITHOUT}")))
+}
+
+/// The program that mounts for unprivileged users.
+///
+/// # Errors
+/// `Io` if it is not installed, and for root: what root may not do, the program may not do either.
+fn helper() -> Result<PathBuf> {
+    let failed = |what: &str, to_try: &str| -> Result<PathBuf> {
+        Err(Error::new(ErrorKind::Io(io::Error::other(what))).hint(format!("{to_try} {WITHOUT}")))
+    };
+    match fusermount() {
+        _ if rustix::process::geteuid().is_root() => failed("root may not mount here (CAP_SYS_ADMIN)", CONTAINERS),
+        Some(program) => Ok(program),
+        None => failed(
+            "FUSE mounts by users need the program fusermount3, which is not installed",
+            "To install it: apt install fuse3 (Debian package).",
+        ),
+    }
 }
 
 /// Mounts. The kernel's first request is waiting on the returned descriptor, which never blocks.
 pub fn mount(new: &NewMount<'_>) -> Result<(MountedFolder, OwnedFd)> {
     available()?;
     let dir = new.dir.canonicalize().map_err(|e| Error::from(e).at(new.dir))?;
-    let (direct, fd) = match mount_directly(new, &dir) {
-        Ok(fd) => (true, fd),
-        Err(Errno::PERM | Errno::ACCESS) => (false, mount_with_help(new, &dir).map_err(|e| e.at(new.dir))?),
-        Err(e) => return Err(Error::from(io::Error::from(e)).at(new.dir)),
+    let fd = match mount_directly(new, &dir) {
+        Err(Errno::PERM | Errno::ACCESS) => mount_with_help(new, &dir),
+        tried => tried.map_err(|e| io::Error::from(e).into()),
     };
-    let mut place = MountedFolder { dir, mark: String::new(), direct };
+    let fd = fd.map_err(|e| e.at(new.dir))?;
+    let mut place = MountedFolder { dir, mark: String::new() };
     place.mark = mounted_at(&place.dir)?
         .ok_or_else(|| Error::new(ErrorKind::Io(io::Error::other("the new mount has disappeared"))).at(&place.dir))?;
     let flags = rustix::fs::fcntl_getfl(&fd).map_err(io::Error::from)?;
@@ -102,36 +117,24 @@ pub fn another(fd: &OwnedFd) -> io::Result<OwnedFd> {
 
 impl MountedFolder {
     /// Unmounts, unless the folder is in use.
-    pub fn unmount(&self) -> io::Result<Gone> {
-        if !self.is_mounted() {
-            return Ok(Gone::Yes);
-        }
-        if self.direct {
-            return match rustix::mount::unmount(&self.dir, UnmountFlags::NOFOLLOW) {
-                Ok(()) | Err(Errno::INVAL) => Ok(Gone::Yes),
-                Err(Errno::BUSY) => Ok(Gone::Busy),
-                Err(e) => Err(e.into()),
-            };
-        }
-        // The helper's messages are translated, so only the result counts.
-        let _ = helper(|name| Command::new(name).arg("-qu").arg("--").arg(&self.dir).stdin(Stdio::null()).output());
-        Ok(if self.is_mounted() { Gone::Busy } else { Gone::Yes })
+    ///
+    /// # Errors
+    /// `Io` if it is still mounted, with what to try.
+    pub fn unmount(&self) -> Result<Detached> {
+        if self.is_mounted() { detach(&self.dir, false) } else { Ok(Detached::Done) }
     }
 
     /// Unmounts even while in use. Users get errors at once, or as soon as the server has ended.
-    pub fn detach(&self) {
-        if !self.is_mounted() {
-            return;
+    ///
+    /// # Errors
+    /// `Io` if it is still mounted, with what to try.
+    pub fn detach(&self) -> Result<()> {
+        // FORCE ends the connection first, so nobody waits for an answer that never comes.
+        let flags = UnmountFlags::FORCE | UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
+        if !self.is_mounted() || rustix::mount::unmount(&self.dir, flags).is_ok() {
+            return Ok(());
         }
-        if self.direct {
-            // FORCE ends the connection first, so nobody waits for an answer that never comes.
-            let flags = UnmountFlags::FORCE | UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
-            let _ = rustix::mount::unmount(&self.dir, flags);
-        } else {
-            let lazily =
-                |name: &str| Command::new(name).arg("-quz").arg("--").arg(&self.dir).stdin(Stdio::null()).output();
-            let _ = helper(lazily);
-        }
+        detach(&self.dir, true).map(drop)
     }
 
     /// Whether the folder still has this mount. Never asks a server, which might not answer.
@@ -142,7 +145,7 @@ impl MountedFolder {
 
 impl Drop for MountedFolder {
     fn drop(&mut self) {
-        self.detach();
+        let _ = self.detach();
     }
 }
 
@@ -183,21 +186,14 @@ fn mount_with_help(new: &NewMount<'_>, dir: &Path) -> Result<OwnedFd> {
     let (_, subtype) = KIND.split_once('.').expect("it has a subtype");
     let shared = if new.shared { ",allow_other" } else { "" };
     let options = format!("{mode},nosuid,nodev,default_permissions,fsname={source},subtype={subtype}{shared}");
-    let mut child = helper(|name| {
-        let mut command = Command::new(name);
-        command.arg("-o").arg(&options).arg("--").arg(dir);
-        // Passed as standard input, because programs pass that on by themselves.
-        command.env("_FUSE_COMMFD", "0").stdin(Stdio::from(theirs.try_clone()?));
-        command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn()
-    })
-    .map_err(|e| match e.kind() {
-        io::ErrorKind::NotFound => Error::new(ErrorKind::Io(io::Error::other(
-            "only root may mount, and fusermount3, which mounts for other users, is not installed",
-        )))
-        .hint("Install fuse3, or run this as root."),
-        _ => e.into(),
-    })?;
-    drop(theirs);
+    let program = helper()?;
+    let mut command = Command::new(&program);
+    command.arg("-o").arg(&options).arg("--").arg(dir).env("LC_ALL", "C");
+    // Passed as standard input, because programs pass that on by themselves.
+    command.env("_FUSE_COMMFD", "0").stdin(Stdio::from(theirs)).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut child = command.spawn().map_err(|e| Error::from(e).at(&program).hint(WITHOUT))?;
+    // Closes our copy of the other end: otherwise a program that ends without an answer would be waited for.
+    drop(command);
     let received = receive_descriptor(&ours);
     let mut errors = String::new();
     if let Some(stderr) = &mut child.stderr {
@@ -206,7 +202,21 @@ fn mount_with_help(new: &NewMount<'_>, dir: &Path) -> Result<OwnedFd> {
     let ended = child.wait()?;
     match received? {
         Some(fd) if ended.success() => Ok(fd),
-        _ => Err(Error::new(ErrorKind::Io(io::Error::other(format!("cannot mount: {}", errors.trim()))))),
+        _ => Err(refused(&program, errors.trim())),
+    }
+}
+
+/// The error for a mount that the program `helper` did not make.
+fn refused(helper: &Path, why: &str) -> Error {
+    let error = Error::new(ErrorKind::Io(io::Error::other(format!("cannot mount: {why}"))));
+    let is_setuid = helper.metadata().is_ok_and(|m| m.mode() & 0o4000 != 0);
+    match why.ends_with("not permitted") {
+        true if is_setuid => error.hint(format!("{CONTAINERS} {WITHOUT}")),
+        true => {
+            let helper = helper.display();
+            error.hint(format!("fusermount3 must be setuid root. As root: `chmod u+s {helper}`. {WITHOUT}"))
+        }
+        false => error,
     }
 }
 
@@ -228,18 +238,6 @@ fn receive_descriptor(socket: &OwnedFd) -> io::Result<Option<OwnedFd>> {
         _ => None,
     });
     Ok(rights)
-}
-
-/// Calls `start` with the helper's names until one exists.
-fn helper<T>(start: impl Fn(&str) -> io::Result<T>) -> io::Result<T> {
-    let mut result = Err(io::ErrorKind::NotFound.into());
-    for name in HELPERS {
-        result = start(name);
-        if !matches!(&result, Err(e) if e.kind() == io::ErrorKind::NotFound) {
-            break;
-        }
-    }
-    result
 }
 
 #[cfg(test)]

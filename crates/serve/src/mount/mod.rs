@@ -11,7 +11,7 @@ mod image;
 pub(crate) mod loop_device;
 mod loop_sys;
 pub mod mountinfo;
-mod unmount;
+pub(crate) mod unmount;
 
 use std::fs;
 use std::io;
@@ -34,16 +34,16 @@ use rustix::io::Errno;
 use rustix::process::{Signal, geteuid};
 
 use crate::fuse::tree::Showing;
-use crate::fuse::{FuseOptions, FuseTransport};
+use crate::fuse::{self, FuseOptions, FuseTransport};
 use crate::sessions::{Live, Process, escape};
 use drivers::{Call, MountMethod, Mounter, Program};
 use image::ServedMount;
-use unmount::{Detached, InView, detach, flush, in_view};
+use unmount::{Detached, InView, detach, end_driver, flush, in_view};
 
 pub use apart::apart;
 pub use drivers::find as find_program;
 pub use loop_device::LoopDevice;
-pub use unmount::{Ended, clean_all, end};
+pub use unmount::{Ended, clean_all, end, unmount};
 
 /// How long a program may take to mount a file system: it may have to replay a journal.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -260,9 +260,10 @@ pub fn mount_folder(tree: Arc<Stacked>, name: &str, request: &MountRequest, live
 /// Whether [`Choice::Program`] of this kind can be mounted here.
 ///
 /// # Errors
-/// `Unsupported`, with what to install.
+/// `Unsupported`, with what to install; those of [`fuse::available`].
 pub fn has_program(kind: Kind) -> Result<()> {
-    drivers::way_by_program(kind, mounter()).map(drop)
+    drivers::way_by_program(kind, mounter())?;
+    fuse::available()
 }
 
 /// Whether the kernel's drivers can mount volumes here: for root, with loop devices.
@@ -414,11 +415,15 @@ fn listen(mut from: ChildStderr) -> thread::JoinHandle<Vec<u8>> {
 
 /// Another program's error, in its own words.
 fn said(who: &str, words: &[u8]) -> Error {
+    Error::new(ErrorKind::Io(io::Error::other(format!("{who} failed: {}", in_one_line(words)))))
+}
+
+/// A program's messages, fit to print.
+fn in_one_line(words: &[u8]) -> String {
     let words = String::from_utf8_lossy(words);
     let lines: Vec<_> = words.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     let words = if lines.is_empty() { "it exited without a message".to_owned() } else { lines.join(" ") };
-    let words = words.replace(char::is_control, "?");
-    Error::new(ErrorKind::Io(io::Error::other(format!("{who} failed: {words}"))))
+    words.replace(char::is_control, "?")
 }
 
 impl MountedVolume {
@@ -486,9 +491,9 @@ impl MountedVolume {
             }
             if let Some(idle) = &mut idle
                 && idle.over(self.source.traffic())
-                && ((until.waits)() || self.detach(false)? == Detached::Busy)
+                && ((until.waits)() || !matches!(self.detach(false), Ok(Detached::Done)))
             {
-                // The mount is in use, although nothing was read from the volume: it stays.
+                // The mount is in use, although nothing was read from the volume, or cannot be unmounted: it stays.
                 idle.again();
             }
         }
@@ -545,7 +550,7 @@ impl MountedVolume {
 
     /// Unmounts even while in use: users keep their open files, and the mount ends when they are done.
     fn take_down(&mut self) -> Result<()> {
-        if self.in_place()? && self.detach(false)? == Detached::Busy {
+        if self.in_place()? && !matches!(self.detach(false), Ok(Detached::Done)) {
             flush(&self.dir);
             self.detach(true)?;
         }
@@ -555,7 +560,7 @@ impl MountedVolume {
     /// Unmounts, unless something else is mounted on top.
     fn detach(&self, lazy: bool) -> Result<Detached> {
         match in_view(&self.live.session().record)? {
-            InView::Ours | InView::Nothing => Ok(detach(&self.dir, lazy)?),
+            InView::Ours | InView::Nothing => detach(&self.dir, lazy),
             InView::Others => Ok(Detached::Busy),
         }
     }
@@ -618,6 +623,7 @@ impl Drop for MountedVolume {
             let _ = self.detach(true);
         }
         if let Top::Program(child) = &mut self.top {
+            let _ = Process::of(child.id()).map(|program| end_driver(&program));
             let _ = child.kill();
             let _ = child.wait();
         }

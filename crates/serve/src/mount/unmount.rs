@@ -13,50 +13,100 @@ use rustix::process::{Signal, geteuid};
 use super::drivers::find;
 use super::holders::holders;
 use super::loop_device::detach_below;
-use super::mountinfo;
-use crate::sessions::{self, Runtime, Session, SessionRecord, escape};
+use super::{in_one_line, mountinfo};
+use crate::sessions::{self, Process, Runtime, Session, SessionRecord, escape};
 
 /// How long to look for processes that keep a mount busy.
 const LOOK: Duration = Duration::from_secs(3);
 
 /// The result of unmounting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Detached {
+pub(crate) enum Detached {
     /// Nothing is mounted there any more.
     Done,
     /// The mount is in use.
     Busy,
 }
 
+/// Unmounts `dir`, an absolute path without symbolic links. Succeeds if nothing is mounted there.
+///
+/// # Errors
+/// `Io` if it is still mounted, with what to try; `InUse`, naming the processes.
+pub fn unmount(dir: &Path) -> Result<()> {
+    match detach(dir, false)? {
+        Detached::Done => Ok(()),
+        Detached::Busy => Err(busy(dir)),
+    }
+}
+
 /// Unmounts `dir`. With `lazy` the mount disappears at once, and ends when its last user closes it.
-pub(super) fn detach(dir: &Path, lazy: bool) -> io::Result<Detached> {
-    let tried = if geteuid().is_root() { unmount(dir, lazy) } else { fusermount(dir, lazy) };
+///
+/// # Errors
+/// `Io` if it is still mounted, with what to try.
+pub(crate) fn detach(dir: &Path, lazy: bool) -> Result<Detached> {
+    let mount_id = || Ok::<_, Error>(mountinfo::at(dir)?.map(|mount| mount.id));
+    let before = mount_id()?;
+    let flags = if lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() };
+    let tried = match rustix::mount::unmount(dir, UnmountFlags::NOFOLLOW | flags) {
+        Err(Errno::PERM | Errno::ACCESS) if !geteuid().is_root() => by_program(dir, lazy),
+        tried => tried.map_err(io::Error::from),
+    };
+    let after = mount_id()?;
     match tried {
-        Err(e) if e.raw_os_error() == Some(Errno::BUSY.raw_os_error()) => Ok(Detached::Busy),
-        // Another process was faster, which is just as good.
-        Err(_) if mountinfo::at(dir)?.is_none() => Ok(Detached::Done),
-        other => other.map(|()| Detached::Done),
+        Err(e) if is_busy(&e) => Ok(Detached::Busy),
+        // Another process may have been faster, which is just as good.
+        _ if after.is_none() || after != before => Ok(Detached::Done),
+        tried => Err(still_mounted(dir, tried.err())),
     }
 }
 
-fn unmount(dir: &Path, lazy: bool) -> io::Result<()> {
-    let lazy = if lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() };
-    Ok(rustix::mount::unmount(dir, UnmountFlags::NOFOLLOW | lazy)?)
+fn is_busy(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(Errno::BUSY.raw_os_error())
 }
 
-fn fusermount(dir: &Path, lazy: bool) -> io::Result<()> {
-    let program = find("fusermount3").or_else(|| find("fusermount"));
-    let program =
-        program.ok_or_else(|| io::Error::other("fusermount3 is not installed; it is in the package fuse3"))?;
-    let mut command = Command::new(program);
-    command.arg("-u").args(lazy.then_some("-z")).arg("--").arg(dir).env("LC_ALL", "C").current_dir("/");
-    let output = command.stdin(Stdio::null()).stdout(Stdio::null()).output()?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    match output.status.success() {
-        true => Ok(()),
-        false if said.contains("busy") => Err(Errno::BUSY.into()),
-        false => Err(io::Error::other(said.trim().to_owned())),
-    }
+/// The program that mounts for unprivileged users, by its present or former name.
+pub(crate) fn fusermount() -> Option<PathBuf> {
+    find("fusermount3").or_else(|| find("fusermount"))
+}
+
+/// Unmounts a user's FUSE mount. fusermount3 needs /etc/mtab; umount does not, and since util-linux 2.34 it unmounts
+/// users' own FUSE mounts.
+fn by_program(dir: &Path, lazy: bool) -> io::Result<()> {
+    let run = |program: PathBuf, option: &str, lazily: &str| -> io::Result<()> {
+        let mut command = Command::new(program);
+        command.arg(option).args(lazy.then_some(lazily)).arg("--").arg(dir).env("LC_ALL", "C").current_dir("/");
+        let output = command.stdin(Stdio::null()).stdout(Stdio::null()).output()?;
+        let why = in_one_line(&output.stderr);
+        match output.status.success() {
+            true => Ok(()),
+            // The name of the folder comes earlier in the message.
+            false if why.trim_end_matches('.').ends_with("busy") => Err(Errno::BUSY.into()),
+            false => Err(io::Error::other(why)),
+        }
+    };
+    let first = match fusermount() {
+        Some(program) => run(program, "-u", "-z"),
+        None => Err(io::Error::other("fusermount3 is not installed; it is in the package fuse3")),
+    };
+    first.or_else(|first| match find("umount") {
+        Some(umount) if !is_busy(&first) => {
+            run(umount, "-i", "-l").map_err(|second| if is_busy(&second) { second } else { first })
+        }
+        _ => Err(first),
+    })
+}
+
+/// The error for a mount that could not be unmounted, and why not if that is known.
+fn still_mounted(dir: &Path, why: Option<io::Error>) -> Error {
+    let why = why.map(|why| format!(": {why}")).unwrap_or_default();
+    let error = Error::new(ErrorKind::Io(io::Error::other(format!("it is still mounted{why}")))).at(dir);
+    error.hint(match (geteuid().is_root(), Path::new("/etc/mtab").exists()) {
+        (true, _) => "To unmount it: `umount DIR`",
+        (false, true) => "To unmount it: `fusermount3 -u DIR`",
+        (false, false) => {
+            "fusermount3 needs /etc/mtab. As root: `ln -s /proc/self/mounts /etc/mtab`. Then: `fusermount3 -u DIR`"
+        }
+    })
 }
 
 /// Unmounts a session's volume and waits until its server has written everything and ended; cleans up after a killed
@@ -67,8 +117,7 @@ fn fusermount(dir: &Path, lazy: bool) -> io::Result<()> {
 /// `patience`.
 pub fn end(session: &Session, force: bool, patience: Duration) -> Result<Ended> {
     if !session.alive() {
-        clean(&session.folder, Some(session));
-        return Ok(Ended::CleanedUp);
+        return clean(&session.folder, Some(session)).map(|()| Ended::CleanedUp);
     }
     let server = session.record.server;
     if let Some(dir) = &session.record.dir {
@@ -81,10 +130,10 @@ pub fn end(session: &Session, force: bool, patience: Duration) -> Result<Ended> 
                 .at(dir)
                 .hint("Unmount that first."));
             }
-            InView::Ours => match detach(dir, false).map_err(|e| Error::from(e).at(dir))? {
+            InView::Ours => match detach(dir, false)? {
                 Detached::Busy if force => {
                     flush(dir);
-                    detach(dir, true).map_err(|e| Error::from(e).at(dir))?;
+                    detach(dir, true)?;
                     // With `force`, users may keep it open forever.
                     let ended = server.wait_for_end(Some(Duration::from_secs(1)))?;
                     return if ended { outcome(session) } else { Ok(Ended::Lazily) };
@@ -121,49 +170,52 @@ pub enum Ended {
 /// The server's report of a failure at its end, if any.
 fn outcome(session: &Session) -> Result<Ended> {
     let last = Session::read(&session.folder);
-    if session.folder.exists() {
-        clean(&session.folder, last.as_ref());
-    }
+    let cleaned = if session.folder.exists() { clean(&session.folder, last.as_ref()) } else { Ok(()) };
     match last.and_then(|s| s.record.failure) {
         Some(failure) => Err(Error::new(ErrorKind::Io(io::Error::other(failure))).at(&session.record.volume)),
-        None => Ok(Ended::Done),
+        None => cleaned.map(|()| Ended::Done),
     }
 }
 
-/// Removes what killed servers of this user left behind.
+/// Removes what killed servers of this user left behind. Returns the folders of the sessions that were removed.
 ///
 /// # Errors
 /// `Io` if the runtime folder cannot be read.
 pub fn clean_all(runtime: &Runtime) -> Result<Vec<PathBuf>> {
     let left = runtime.left_over()?;
-    for folder in &left {
-        clean(folder, Session::read(folder).as_ref());
-    }
-    Ok(left)
+    Ok(left.into_iter().filter(|folder| clean(folder, Session::read(folder).as_ref()).is_ok()).collect())
 }
 
 /// Unmounts, detaches and removes what a dead server's session left behind. Every step is tried, even if earlier ones failed.
-fn clean(folder: &Path, session: Option<&Session>) {
+/// The record stays as long as something is still mounted.
+fn clean(folder: &Path, session: Option<&Session>) -> Result<()> {
+    let mut unmounted = Ok(());
     if let Some(session) = session {
         let record = &session.record;
         if let Some(dir) = record.dir.as_ref().filter(|_| in_view(record).is_ok_and(|view| view == InView::Ours)) {
-            let _ = detach(dir, true);
+            unmounted = detach(dir, true).map(drop);
         }
-        if let Some(driver) = record.driver {
-            driver.signal(Signal::TERM);
-            if !driver.wait_for_end(Some(Duration::from_secs(5))).unwrap_or(true) {
-                driver.signal(Signal::KILL);
-            }
-        }
+        record.driver.iter().for_each(end_driver);
     }
     let image = folder.join("image");
     if geteuid().is_root() {
         detach_below(&image);
     }
     if mountinfo::at(&image).is_ok_and(|mount| mount.is_some()) {
-        let _ = detach(&image, true);
+        unmounted = unmounted.and(detach(&image, true).map(drop));
     }
-    sessions::remove(folder);
+    if unmounted.is_ok() {
+        sessions::remove(folder);
+    }
+    unmounted
+}
+
+/// Ends the program of a file system: with time to write what it caches, then by force.
+pub(super) fn end_driver(driver: &Process) {
+    driver.signal(Signal::TERM);
+    if !driver.wait_for_end(Some(Duration::from_secs(5))).unwrap_or(true) {
+        driver.signal(Signal::KILL);
+    }
 }
 
 /// What is visible at a session's mount point.

@@ -15,6 +15,7 @@ use std::process::Stdio;
 use claviger_engine::internal::read_secret;
 use claviger_engine::{Error, Result, Secret};
 use claviger_serve::crypttab::{self, CrypttabEntry, CrypttabKey, Invocation};
+use claviger_serve::fuse;
 use claviger_serve::sessions::Runtime;
 
 use crate::opening::credentials::CredentialArgs;
@@ -304,7 +305,7 @@ fn attach(entry: &CrypttabEntry, args: &Args, global: &[OsString]) -> anyhow::Re
         return kernel::start(options, device, &entry.name, stdin);
     }
     let mut words: Vec<OsString> = vec!["claviger".into()];
-    if File::open("/dev/fuse").is_ok() {
+    if fuse::available().is_ok() {
         let dir = runtime.path().join("attached").join(&entry.name);
         DirBuilder::new().recursive(true).mode(0o700).create(&dir).map_err(|e| Error::from(e).at(&dir))?;
         words.extend(["mount".into(), "--filesystem=none".into()]);

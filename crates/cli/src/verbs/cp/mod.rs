@@ -28,6 +28,9 @@ use crate::terminal::{cancel, size};
 use crate::verbs::tree::DEEPEST;
 use salvage::Salvaged;
 
+/// What to try where a slash at the end names a folder that does not exist.
+const WITHOUT_SLASH: &str = "For a file of that name, omit the slash at the end.";
+
 /// The bytes copied at a time.
 const PIECE: usize = 4 << 20;
 
@@ -282,9 +285,6 @@ impl Report for Copied {
 
 fn out(args: &Args, opened: &Inside, from: &[OsString], to: &Path) -> anyhow::Result<Copied> {
     let into_folder = to.is_dir();
-    if !into_folder && !args.recursive && to.as_os_str().as_bytes().ends_with(b"/") {
-        return Err(Error::misuse("there is no such folder").at(to).hint("Create it first with mkdir.").into());
-    }
     if from.len() > 1 && !into_folder {
         return Err(Error::misuse("to copy several files, the destination must be a folder").at(to).into());
     }
@@ -374,6 +374,10 @@ impl<'a> Plan<'a> {
             return Err(Trouble::One(malformed("folder", "it contains itself or is nested too deep")));
         }
         let attributes = self.opened.attributes(node, path).map_err(Trouble::One)?;
+        if attributes.kind != NodeKind::Folder && files::names_folder(to.as_os_str()) {
+            let hint = format!("Create it first with mkdir. {WITHOUT_SLASH}");
+            return Err(Error::misuse("there is no such folder").at(&to).hint(hint).into());
+        }
         let (from_path, size) = (path.to_owned(), attributes.size);
         let stored_name = self.stored_names.contains(path);
         let item = Item { from, from_path, to, is_folder: false, size, target: None, stored_name };
@@ -676,6 +680,11 @@ fn plan_in(
     let is_folder = metadata.is_dir();
     if is_folder && !args.recursive {
         return Err(Error::misuse("it is a folder").at(path).hint("To copy folders, add -r.").into());
+    }
+    if !is_folder && files::names_folder(to.as_os_str()) {
+        let what = format!("{} is not a folder in the volume", files::shown(to.as_os_str()));
+        let hint = format!("To create it there, copy an empty folder with -r. {WITHOUT_SLASH}");
+        return Err(Error::misuse(what).hint(hint).into());
     }
     if depth >= DEEPEST {
         return Err(Trouble::One(Error::unsupported("it is nested too deep")));

@@ -16,8 +16,10 @@ use claviger_engine::formats::Creator;
 use claviger_engine::spec::{Reserved, ReservedAt};
 use claviger_engine::{Error, Result, Spec, Store, Volume};
 use claviger_serve::fuse;
-use claviger_serve::mount::find_program;
+use claviger_serve::mount::{self, find_program};
 use rustix::fs::SeekFrom as Extent;
+
+use crate::terminal::output;
 
 /// What can be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -183,7 +185,8 @@ impl NewFileSystem<'_> {
             fat_label(label)?;
         }
         let with_files: &[_] = if keeps && self.kind == Ntfs { &WITH_FILES } else { &[] };
-        [makes].into_iter().chain(with_files).try_for_each(|(name, package)| program(name, package).map(drop))
+        [makes].into_iter().chain(with_files).try_for_each(|(name, package)| program(name, package).map(drop))?;
+        if keeps { Ok(()) } else { fuse::available().map_err(needs_fuse) }
     }
 
     /// The command that creates the file system, without its last argument.
@@ -232,8 +235,7 @@ impl NewFileSystem<'_> {
         let volume: Arc<dyn Store> = Arc::new(volume);
         let dir = tempfile::tempdir()?;
         let mounted = fuse::mount(fuse::Image::new(Arc::clone(&volume)), dir.path(), fuse::FuseOptions::default());
-        let mounted = mounted
-            .map_err(|e| e.hint("Creating a file system needs FUSE. Without --filesystem, FUSE is not needed."))?;
+        let mounted = mounted.map_err(needs_fuse)?;
         let handle = mounted.handle();
         let serving = thread::spawn(move || mounted.run());
         let made = self.command().and_then(|command| self.run(command, &dir.path().join("volume")));
@@ -270,6 +272,12 @@ impl NewFileSystem<'_> {
         let places = (self.kind == FileSystem::Ntfs).then(|| files_for(&image, &reserved)).transpose()?;
         Ok(Made { image, places })
     }
+}
+
+/// Adds to an error of FUSE what works without it.
+fn needs_fuse(mut error: Error) -> Error {
+    let hint = error.hint.take().map(|hint| hint + " ").unwrap_or_default();
+    error.hint(format!("{hint}Creating a file system needs FUSE; creating a volume without --filesystem does not."))
 }
 
 impl Made {
@@ -479,7 +487,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 impl Mounted {
     fn new(image: &Path) -> Result<Self> {
-        let dir = tempfile::tempdir()?;
+        // As the list of mounts names it.
+        let dir = tempfile::tempdir_in(std::env::temp_dir().canonicalize()?)?;
         let before = fs::metadata(dir.path())?.dev();
         let mut command = Command::new(program("ntfs-3g", "ntfs-3g")?);
         command.arg(image).arg(dir.path()).args(["-o", "silent,no_detach"]).env("LC_ALL", "C.UTF-8").current_dir("/");
@@ -501,9 +510,10 @@ impl Mounted {
 
     fn failure(&mut self) -> Error {
         let mut errors = String::new();
-        if let Some(server) = &mut self.server {
+        if let Some(mut server) = self.server.take() {
             let _ = server.kill();
             let _ = server.stderr.take().map(|mut stderr| stderr.read_to_string(&mut errors));
+            let _ = server.wait();
         }
         Error::from(io::Error::other(format!("ntfs-3g did not mount the new file system: {}", errors.trim())))
             .hint("NTFS needs /dev/fuse. Use --filesystem exfat or --filesystem fat, which do not.")
@@ -516,17 +526,13 @@ impl Mounted {
 
     fn unmount(&mut self) -> Result<()> {
         let Some(mut server) = self.server.take() else { return Ok(()) };
-        let root = rustix::process::getuid().is_root();
-        let mut command = match root {
-            true => Command::new(program("umount", "mount")?),
-            false => {
-                let mut command = Command::new(program("fusermount3", "fuse3")?);
-                command.arg("-u");
-                command
-            }
-        };
-        run(command.arg(self.dir.path()))?;
+        let unmounted = mount::unmount(self.dir.path());
+        if unmounted.is_err() {
+            // Without a server, removing the folder removes nothing in the file system.
+            let _ = server.kill();
+        }
         let status = server.wait()?;
+        unmounted?;
         match status.success() {
             true => Ok(()),
             false => Err(io::Error::other(format!("ntfs-3g ended with {status}")).into()),
@@ -536,7 +542,9 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        let _ = self.unmount();
+        if let Err(e) = self.unmount() {
+            output::warn(&e.to_string());
+        }
     }
 }
 

@@ -106,6 +106,20 @@ impl Folder {
         self.path(name).display().to_string()
     }
 
+    /// Shell scripts that are found before the programs of the same names, as a `PATH=…` for env.
+    pub fn programs<'a>(&self, scripts: impl IntoIterator<Item = (&'a str, String)>) -> String {
+        let programs = self.path("programs");
+        fs::create_dir(&programs).expect("a folder");
+        for (name, script) in scripts {
+            let text = programs.join("text");
+            fs::write(&text, format!("#!/bin/sh\n{script}\n")).expect("a script");
+            // By another process: what this one has open for writing, a child of another test would hold for a moment, and a program
+            // that somebody writes does not start.
+            tools::run(Command::new("install").args(["-m", "755"]).arg(text).arg(programs.join(name)));
+        }
+        format!("PATH={}:{}", programs.display(), std::env::var("PATH").expect("PATH"))
+    }
+
     /// A quickly made volume of LUKS2, and its path.
     pub fn luks2(&self, name: &str) -> String {
         let path = self.str(name);

@@ -127,6 +127,8 @@ fn files_go_into_a_fat_and_come_out_as_they_were() {
     let small = folder.str("source/small");
     claviger_on(&folder, &["cp"], &volume, &[&small, ":/source/"]).fails(1, &["already", "--force"]);
     claviger_on(&folder, &["cp", "--force"], &volume, &[&small, ":/source/"]).succeeds();
+    claviger_on(&folder, &["cp"], &volume, &[&small, ":/sub/"]).fails(1, &["/sub/ is not a folder in the volume"]);
+    claviger_on(&folder, &["ls"], &volume, &["/sub"]).fails(1, &["there is no /sub in the volume"]);
     fs::write(folder.path("large"), vec![1; 17 << 20]).expect("written");
     claviger_on(&folder, &["cp"], &volume, &[&folder.str("large"), ":/"])
         .fails(6, &["No space left", "needs ", " free"]);
@@ -258,6 +260,20 @@ fn a_folder_of_files_is_reached_without_a_mount() {
     for copy in ["lower/inner/two", "out/two"] {
         assert!(fs::read(folder.path(copy)).expect("a copy") == [7; 100_000], "{copy}");
     }
+    // A slash at the end names a folder.
+    for more in [&["cp"][..], &["cp", "-r"]] {
+        on(more, &[&folder.str("two"), ":/sub/"]).fails(1, &["/sub/ is not a folder in the volume", "omit the slash"]);
+        on(more, &[&folder.str("two"), ":/inner/one/"]).fails(1, &["/inner/one/ is not a folder in the volume"]);
+        on(more, &[":/inner/one", &folder.str("new/")]).fails(1, &["there is no such folder", "mkdir"]);
+        on(more, &[":/inner/one/", &folder.str("new")]).fails(1, &["is not a folder"]);
+    }
+    on(&["ls"], &["/inner/one/"]).fails(1, &["is not a folder"]);
+    on(&["cat", "--file", "/inner/one/"], &[]).fails(1, &["is not a folder"]);
+    assert!(!folder.path("lower/sub").exists() && !folder.path("new").exists());
+    assert_eq!(fs::read(folder.path("lower/inner/one")).expect("a file"), b"first");
+    on(&["cp", "-r"], &[&folder.str("out"), ":/sub/"]).succeeds();
+    on(&["cp", "-r"], &[":/sub/", &folder.str("new/")]).succeeds();
+    assert!(folder.path("lower/sub/two").exists() && folder.path("new/two").exists());
     // It has files and no bytes, shows no format, and has nothing that a password opens.
     on(&["cat"], &[]).fails(5, &["as one volume", "claviger mount"]);
     assert!(on(&["info"], &[]).succeeds().text().contains("clear"));

@@ -1,13 +1,14 @@
 //! `create --filesystem` with formats that keep nothing to themselves, and `mount` without a folder.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Command;
 
 use crate::common::mounts::{MountSpace, wait_until};
 use crate::common::*;
 use crate::volumes::hidden::Hiding;
-use claviger_testkit::mounts::without_other_mounts;
+use claviger_testkit::mounts::{mounted_below, without_other_mounts};
 use claviger_testkit::tools;
 
 const LUKS2: [&str; 6] = ["--format", "LUKS2", "--kdf", "pbkdf2", "--iterations", "1000"];
@@ -135,6 +136,48 @@ fn a_mount_that_does_not_answer_is_named_as_what_stops_btrfs() {
     let made = run(how.iter().chain(&[&*place.folder.password]).chain(&LUKS2).chain([&&*new]));
     made.fails(6, &["mkfs.btrfs failed", "`umount -l DIR`"]);
     assert!(!Path::new(&new).exists());
+}
+
+/// What fusermount3 says where there is no /etc/mtab.
+const NO_MTAB: &str = "fusermount3: failed to open /etc/mtab: No such file or directory";
+
+/// Creates a volume with a FAT, where fusermount3 mounts and does not unmount. Temporary folders are in `temporary`.
+fn where_fusermount3_does_not_unmount(place: &MountSpace, temporary: &str, umount: &str) -> Done {
+    let mounts = tools::program("fusermount3").expect("a user's place has it");
+    let fusermount3 = format!("[ \"$1\" = -u ] && echo '{NO_MTAB}' >&2 && exit 1\nexec {} \"$@\"", mounts.display());
+    let path = place.folder.programs([("fusermount3", fusermount3), ("umount", umount.to_owned())]);
+    let mut command = place.command("env");
+    command.arg(path).arg(format!("TMPDIR={temporary}")).arg(env!("CARGO_BIN_EXE_claviger"));
+    command.args(["create", "--quick", "--size", "36M", "--filesystem", "fat"]).args(LUKS2);
+    command.args(["--password-file", &*place.folder.password, &format!("{temporary}/volume")]);
+    done(command.output().expect("it starts"))
+}
+
+#[test]
+fn a_mount_that_stays_is_named() {
+    let Some(place) = MountSpace::user() else { return };
+    if tools::program("mkfs.fat").is_none() {
+        return;
+    }
+    let temporary = place.dir("temporary");
+    let made = where_fusermount3_does_not_unmount(&place, &temporary, "exit 1");
+    made.fails(6, &[&temporary, "it is still mounted", NO_MTAB, "`fusermount3 -u DIR`"]);
+}
+
+#[test]
+fn umount_unmounts_what_fusermount3_does_not() {
+    let Some(place) = MountSpace::user() else { return };
+    let umount = tools::program("umount").expect("a place has it");
+    if tools::program("mkfs.fat").is_none() {
+        return;
+    }
+    if fs::metadata(&umount).expect("it is there").mode() & 0o4000 == 0 {
+        return tools::skip("umount is not setuid root").unwrap_or_default();
+    }
+    let temporary = place.dir("temporary");
+    let umount = format!("exec {} \"$@\"", umount.display());
+    where_fusermount3_does_not_unmount(&place, &temporary, &umount).succeeds();
+    assert!(mounted_below(Path::new(&temporary)).is_empty());
 }
 
 #[test]

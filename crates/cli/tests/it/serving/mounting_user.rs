@@ -1,9 +1,10 @@
 //! Mounting without root: programs that serve file systems by FUSE, over the file that we serve.
 
 use std::fs;
+use std::path::Path;
 
-use crate::common::done;
 use crate::common::mounts::*;
+use crate::common::{Done, done};
 use claviger_testkit::tools;
 
 /// Mounts, writes as the user, unmounts, mounts again and reads.
@@ -67,6 +68,66 @@ fn a_user_mounts_ntfs_where_the_administrator_lets_users_share() {
     place.nothing_is_left();
 }
 
+/// Runs `script` as root, where mounts are its own. In it, `as_user` runs a command as the user.
+fn in_own_mounts(place: &MountSpace, script: &str) -> Done {
+    let script = format!("as_user() {{ setpriv --reuid {USER} --regid {USER} --clear-groups -- \"$@\"; }}\n{script}");
+    done(place.root_command("unshare").args(["--mount", "sh", "-ec", &script]).output().expect("it starts"))
+}
+
+/// Said before anybody is asked for a password.
+#[test]
+fn a_user_without_fusermount3_is_told_to_install_it() {
+    let Some(place) = MountSpace::user() else { return };
+    for needed in ["unshare", "mkfs.fat"] {
+        let Some(_) = tools::program(needed) else { return };
+    }
+    let (volume, new) = (place.volume("v.tc", "1M", &[]), place.folder.str("new"));
+    let claviger = env!("CARGO_BIN_EXE_claviger");
+    for verb in [format!("mount {volume}"), format!("create --size 36M --filesystem fat {new}")] {
+        let script = format!(
+            "for name in fusermount3 fusermount; do mount --bind /dev/null \"$(command -v $name)\" || true; done
+             as_user {claviger} {verb}"
+        );
+        let words = ["program fusermount3", "not installed", "apt install fuse3", "claviger ls", "claviger cp"];
+        in_own_mounts(&place, &script).fails(6, &words);
+    }
+    assert!(!Path::new(&new).exists());
+}
+
+#[test]
+fn a_user_whose_fusermount3_has_no_privileges_is_told_to_make_it_setuid() {
+    let Some(place) = MountSpace::user() else { return };
+    let (volume, dir) = (place.volume("v.tc", "1M", &[]), place.dir("d"));
+    let refused = "echo 'fusermount3: mount failed: Operation not permitted' >&2; exit 1".to_owned();
+    let path = place.folder.programs([("fusermount3", refused)]);
+    let mut command = place.command("env");
+    command.args([&path, env!("CARGO_BIN_EXE_claviger"), "mount", "--filesystem", "none", "--hash", "SHA-512"]);
+    command.args(["--password-file", &place.folder.password, &volume, &dir]);
+    let words = ["Operation not permitted", "`chmod u+s ", "claviger ls", "claviger cp"];
+    done(command.output().expect("it starts")).fails(6, &words);
+}
+
+#[test]
+fn unmounting_without_etc_mtab_says_how_to_make_it() {
+    let Some(place) = MountSpace::user() else { return };
+    let Some(_) = tools::program("unshare") else { return };
+    let (volume, dir) = (place.volume("v.tc", "1M", &[]), place.dir("d"));
+    let path = place.folder.programs(["fusermount3", "umount"].map(|name| (name, "exit 1".to_owned())));
+    let (claviger, password) = (env!("CARGO_BIN_EXE_claviger"), &place.folder.password);
+    let script = format!(
+        "users=$(cat /etc/passwd); mount -t tmpfs none /etc; echo \"$users\" > /etc/passwd
+         as_user {claviger} mount --filesystem none --hash SHA-512 --password-file {password} {volume} {dir}
+         code=0; as_user env {path} {claviger} unmount {dir} || code=$?; [ $code = 6 ]
+         ln -s /proc/self/mounts /etc/mtab
+         as_user {claviger} unmount {dir}"
+    );
+    let err = in_own_mounts(&place, &script).succeeds().err;
+    for word in ["it is still mounted", "`ln -s /proc/self/mounts /etc/mtab`", "`fusermount3 -u DIR`"] {
+        assert!(err.contains(word), "{err}");
+    }
+    place.nothing_is_left();
+}
+
 /// Our own FAT takes the option as a kernel's driver does.
 #[test]
 fn a_user_mounts_read_only_by_an_option() {
@@ -97,6 +158,22 @@ fn a_killed_server_takes_the_users_file_system_with_it() {
     place.nothing_is_left();
     place.mount(&volume, &dir, &[]).succeeds();
     place.unmount(&dir).succeeds();
+}
+
+#[test]
+fn what_a_killed_server_leaves_mounted_is_named_until_it_is_gone() {
+    let Some(place) = MountSpace::user() else { return };
+    let (volume, dir) = (place.volume("v.tc", "1M", &[]), place.dir("d"));
+    let report = place.mount(&volume, &dir, &["--filesystem", "none"]).succeeds().json();
+    tools::run(place.command("kill").args(["-KILL", &report["pid"].to_string()]));
+    wait_until("it is dead", || place.list()[0]["state"] == "dead");
+    let path = place.folder.programs(["fusermount3", "umount"].map(|name| (name, "exit 1".to_owned())));
+    let mut command = place.command("env");
+    command.args([&path, env!("CARGO_BIN_EXE_claviger"), "unmount", &dir]);
+    done(command.output().expect("it starts")).fails(6, &[&dir, "it is still mounted", "`fusermount3 -u DIR`"]);
+    assert!(place.mounted(&dir) && place.list().len() == 1);
+    place.unmount(&dir).succeeds();
+    assert!(!place.mounted(&dir) && place.list().is_empty());
 }
 
 #[test]

@@ -256,22 +256,14 @@ fn the_command_of_serve_cannot_read_keys() {
 
 /// A folder of programs that note which descriptors they have, and then are those that they are called like.
 fn watched(folder: &Folder, names: &[&str]) -> (String, PathBuf) {
-    let (programs, seen) = (folder.path("programs"), folder.path("seen"));
-    fs::create_dir(&programs).expect("a folder");
+    let seen = folder.path("seen");
     fs::write(&seen, "").expect("a file");
-    for name in names {
-        let Some(real) = tools::program(name) else { continue };
-        let (at, log) = (programs.join(name), seen.display());
-        let script = format!("#!/bin/sh\n{{ echo {name}; {HAS}; }} >> {log}\nexec {} \"$@\"\n", real.display());
-        let text = programs.join("text");
-        fs::write(&text, script).expect("a script");
-        // By another process: what this one has open for writing, a child of another test would hold for a moment, and a program
-        // that somebody writes does not start.
-        tools::run(Command::new("install").args(["-m", "755"]).arg(text).arg(&at));
-    }
     fs::set_permissions(&seen, Permissions::from_mode(0o666)).expect("all may write");
-    let path = format!("PATH={}:{}", programs.display(), std::env::var("PATH").expect("PATH"));
-    (path, seen)
+    let scripts = names.iter().filter_map(|name| {
+        let (real, log) = (tools::program(name)?, seen.display());
+        Some((*name, format!("{{ echo {name}; {HAS}; }} >> {log}\nexec {} \"$@\"", real.display())))
+    });
+    (folder.programs(scripts), seen)
 }
 
 /// Which programs have run, and that none of them had the descriptor.
