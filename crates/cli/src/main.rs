@@ -15,8 +15,9 @@ use claviger_serve::inherited;
 use opening::mount_point;
 use process::command_line::Understood;
 use process::helper;
+use terminal::advice::NamedVolume;
 use terminal::session::SessionArgs;
-use terminal::{advice, exit};
+use terminal::exit;
 use verbs::{
     attach, benchmark, cat, change, completions, convert, cp, create, detach, efs, explain, header, identify, info,
     keyfile, keyslot, lab, list, lock, ls, man, mount, reencrypt, resize, serve, token, tree, unlock, unmount, verify,
@@ -116,11 +117,9 @@ fn main() -> ExitCode {
         Ok(understood) => understood,
         Err(usage) => return exit::usage(&usage, words.iter().any(|word| word == "--json")),
     };
-    if understood.names_volume {
-        advice::about(&understood.words);
-    }
+    let volume = understood.names_volume.then(|| NamedVolume::of(&understood.words)).flatten();
     let words = understood.words;
-    if let Err(e) = cli.session.begin() {
+    if let Err(e) = cli.session.begin(volume) {
         return exit::finish(Err(e.into()), understood.json);
     }
     let result = match &cli.verb {

@@ -2,29 +2,26 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
-use std::sync::OnceLock;
 
 use claviger_engine::{Advice, Warning};
 
 use crate::terminal::output;
+use crate::terminal::session::session;
 
 /// What stands for the volume in suggested commands until the command line has named one.
 const VOLUME: &str = "VOLUME";
 
-/// The volume of the command line, as suggested commands name it.
-static NAMED: OnceLock<Named> = OnceLock::new();
-
-/// The words of a suggested command for the volume, quoted for a shell.
-struct Named {
+/// The volume of the command line, as suggested commands name it: words quoted for a shell.
+pub struct NamedVolume {
     /// For commands that take the options of the command line: `--header=disk.header disk.luks`.
     volume: String,
     /// For commands that work on the header alone, and take a detached one as their volume.
     header: String,
 }
 
-impl Named {
+impl NamedVolume {
     /// The volume of a parsed command line, whose first name is that of a volume (see [`crate::process::command_line`]).
-    fn of(line: &[OsString]) -> Option<Self> {
+    pub fn of(line: &[OsString]) -> Option<Self> {
         const HEADER: &str = "--header=";
         let (options, places) = line.split_at(line.iter().position(|word| word == "--")?);
         let volume = places.get(1)?.as_os_str();
@@ -33,24 +30,18 @@ impl Named {
             options.iter().find(begins).map(OsString::as_os_str)
         };
         let (header, partition) = (option(HEADER), option("--partition="));
+        let marked = volume.as_bytes().starts_with(b"-").then_some(OsStr::new("--"));
         let alone = header.map(|header| output::command([OsStr::from_bytes(&header.as_bytes()[HEADER.len()..])]));
         Some(Self {
-            volume: output::command([header, partition, Some(volume)].into_iter().flatten()),
-            header: alone.unwrap_or_else(|| output::command([partition, Some(volume)].into_iter().flatten())),
+            volume: output::command([header, partition, marked, Some(volume)].into_iter().flatten()),
+            header: alone.unwrap_or_else(|| output::command([partition, marked, Some(volume)].into_iter().flatten())),
         })
-    }
-}
-
-/// Sets the volume that suggested commands name: that of a parsed command line.
-pub fn about(line: &[OsString]) {
-    if let Some(named) = Named::of(line) {
-        let _ = NAMED.set(named);
     }
 }
 
 /// The text with the volume of the command line in the place of `VOLUME` in this program's commands.
 pub fn with_volume(text: &str) -> String {
-    match NAMED.get() {
+    match &session().volume {
         Some(named) => filled_in(text, &named.volume),
         None => text.to_owned(),
     }
@@ -66,7 +57,7 @@ fn filled_in(text: &str, volume: &str) -> String {
 
 /// The advice as one or more sentences.
 pub fn say(advice: &Advice) -> String {
-    let header = NAMED.get().map_or(VOLUME, |named| &*named.header);
+    let header = session().volume.as_ref().map_or(VOLUME, |named| &*named.header);
     let text = match advice {
         Advice::ConvertToLuks2 => format!("To convert the header: `claviger header convert --to LUKS2 {header}`."),
         Advice::ListKeyslots => format!("To list them: `claviger keyslot list {header}`."),
@@ -210,11 +201,12 @@ mod tests {
 
     #[test]
     fn the_volume_is_named_as_on_the_command_line() {
-        let named = |line: &str| Named::of(&line.split(' ').map(OsString::from).collect::<Vec<_>>());
+        let named = |line: &str| NamedVolume::of(&line.split(' ').map(OsString::from).collect::<Vec<_>>());
         let text = "Try `claviger change VOLUME`; VOLUME is in `VOLUME`, not `claviger cat /VOLUMES`.";
         for (line, volume, header) in [
             ("claviger info --json -- it's.tc", r"'it'\''s.tc'", r"'it'\''s.tc'"),
             ("claviger ls --partition=2 --hash=x -- v :/a", "--partition=2 v", "--partition=2 v"),
+            ("claviger ls -- -v", "-- -v", "-- -v"),
             ("claviger ls --header=h --partition=2 -- v", "--header=h --partition=2 v", "h"),
         ] {
             let named = named(line).expect("a volume");

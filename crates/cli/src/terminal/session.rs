@@ -1,4 +1,4 @@
-//! The global options: where to ask, how to show progress, and the timeouts for servers. `main` sets them once.
+//! The global options (where to ask, how to show progress, the timeouts for servers) and the volume. `main` sets them once.
 
 use std::fs::File;
 use std::io;
@@ -11,6 +11,7 @@ use claviger_serve::inherited;
 use claviger_serve::nbd::remote::RemoteOptions;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
+use crate::terminal::advice::NamedVolume;
 use crate::terminal::duration;
 
 static SESSION: OnceLock<Session> = OnceLock::new();
@@ -26,6 +27,8 @@ pub struct Session {
     pub progress_file: Option<File>,
     /// Timeouts and connections of remote stores.
     pub remote: RemoteOptions,
+    /// The volume that the command line names.
+    pub volume: Option<NamedVolume>,
 }
 
 /// The session of this process.
@@ -86,11 +89,11 @@ pub struct SessionArgs {
 }
 
 impl SessionArgs {
-    /// Puts these options into effect.
+    /// Puts these options into effect, for a command line that names this volume.
     ///
     /// # Errors
     /// If the descriptor of `--progress-fd` was not inherited.
-    pub fn begin(&self) -> Result<()> {
+    pub fn begin(&self, volume: Option<NamedVolume>) -> Result<()> {
         let usual = RemoteOptions::default();
         let remote = RemoteOptions {
             timeout: self.timeout.unwrap_or(usual.timeout),
@@ -98,7 +101,8 @@ impl SessionArgs {
             connections: self.connections.map_or(usual.connections, usize::from),
             ..usual
         };
-        let session = Session { ask: self.ask, shown: self.progress, progress_file: self.progress_file()?, remote };
+        let progress_file = self.progress_file()?;
+        let session = Session { ask: self.ask, shown: self.progress, progress_file, remote, volume };
         assert!(SESSION.set(session).is_ok(), "nobody uses the session before its options are known");
         Ok(())
     }
