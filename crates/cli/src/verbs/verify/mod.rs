@@ -99,7 +99,7 @@ impl Report for Checked {
                 CopyState::Differs(what) => format!("OPENS, BUT DIFFERS: {what}"),
                 CopyState::Damaged(what) => format!("DAMAGED: {what}"),
                 CopyState::DoesNotOpen => "does not open with this password; looks random".to_owned(),
-                CopyState::NoHeader => "NO HEADER: overwritten, erased or never written".to_owned(),
+                CopyState::NoHeader => "no header: overwritten, erased or never written".to_owned(),
             };
             writeln!(out, "  {:<14} at byte {:<12} {state}", copy.name, copy.at)?;
         }
