@@ -539,7 +539,7 @@ fn what_is_advised_names_the_volume() {
     edit(&path, |image| image[0x4000..0x5000].fill(0));
     let repair = format!("`claviger header repair '{path}'`");
     on("info").fails(0, &[&repair]);
-    assert!(on("verify").fails(4, &[]).text().contains("NO HEADER"));
+    assert!(on("verify").fails(4, &[]).text().contains("no header:"));
     edit(&path, |image| image[..1 << 20].fill(0));
     on("info").fails(3, &["bytes are zeros", "restore a header backup"]);
 }
