@@ -229,21 +229,10 @@ mod tests {
         Ran { took, own_cpu_s: 0.0, output: steps.iter().enumerate().map(line).collect(), errors: Vec::new() }
     }
 
+    #[rustfmt::skip]
     const LIFE: &[&str] = &[
-        "start 0",
-        "before-python3 0",
-        "python3 0",
-        "before-perl 0",
-        "perl 0",
-        "before-bash 0",
-        "bash 0",
-        "before-dpkg 0",
-        "dpkg 0",
-        "before-apt 0",
-        "apt 0",
-        "before-install 0",
-        "install 0",
-        "before-shutdown 0",
+        "start 0", "before-python3 0", "python3 0", "before-perl 0", "perl 0", "before-bash 0", "bash 0",
+        "before-dpkg 0", "dpkg 0", "before-apt 0", "apt 0", "before-install 0", "install 0", "before-shutdown 0",
         "shutdown 0",
     ];
 

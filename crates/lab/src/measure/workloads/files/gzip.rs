@@ -16,23 +16,10 @@ const FULL: u64 = 2_000_000_000;
 const RUN: usize = 8 << 10;
 
 /// What the words are taken from: 4 bits of each 8 letters or so are new.
+#[rustfmt::skip]
 const WORDS: [&str; 16] = [
-    "cipher ",
-    "sector ",
-    "volume ",
-    "header ",
-    "key ",
-    "salt ",
-    "disk ",
-    "block ",
-    "password ",
-    "file ",
-    "system ",
-    "mount ",
-    "data ",
-    "write ",
-    "read ",
-    "flush\n",
+    "cipher ", "sector ", "volume ", "header ", "key ", "salt ", "disk ", "block ", "password ", "file ", "system ",
+    "mount ", "data ", "write ", "read ", "flush\n",
 ];
 
 /// A large file and gzip.
