@@ -4,7 +4,7 @@ use super::table::{csv_record, table};
 use super::{CsvRecord, Extra, Text, UNITS};
 use crate::model::figures::EncryptedLayer;
 use crate::model::published::Figure;
-use crate::model::words::{case_words, number, percent, rate, size};
+use crate::model::words::{case_words, number, percent, rate, size, word};
 use crate::show::published::{CipherBeside, LossesBeside, OwnLoss, PublishedLoss, TheirLosses};
 
 // Every column, in the order of the files.
@@ -200,7 +200,7 @@ impl LossesBeside {
     /// The lines of a table: where, what, loss in per cent, source or verdict.
     fn rows(&self) -> Vec<[String; 4]> {
         let ours = self.ours.iter().map(|ours| {
-            let (loss, verdict) = (&ours.loss, ours.loss.verdict.words());
+            let (loss, verdict) = (&ours.loss, word(&ours.loss.verdict));
             let interval = format!("{} … {}", percent(loss.low), percent(loss.high));
             ["this machine".into(), ours.title.clone(), percent(loss.loss), format!("{interval}, {verdict}")]
         });

@@ -216,7 +216,7 @@ impl Sweep<'_> {
                 sequential(self.device, self.data, &transfer, 0)
             }
         })?;
-        Ok(Measure::rate(Case::new(direction.word()).of(self.series).at(Axis::Block, block as f64), bytes, took))
+        Ok(Measure::rate(Case::new(word(&direction)).of(self.series).at(Axis::Block, block as f64), bytes, took))
     }
 }
 

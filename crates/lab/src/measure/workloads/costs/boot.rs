@@ -82,7 +82,7 @@ fn run(target: &mut FacilityTarget, lab: &Lab) -> Result<WorkloadOutcome> {
     copy(&debian::image(lab)?, &surface, lab)?;
     lab.drop_caches()?;
     let ran = boot(&disk, lab, claviger_uml::needs_shim())?;
-    Ok(WorkloadOutcome { measures: measures(&ran)?, ..WorkloadOutcome::default() })
+    Ok(measures(&ran)?.into())
 }
 
 /// Puts the image on the volume.

@@ -173,7 +173,7 @@ fn bonnie(folder: &Path, extent: Extent, lab: &Lab) -> Result<WorkloadOutcome> {
         lab.drop_caches()?;
         let ran = program::run(&mut command, lab.cancelled)?;
         if let Some(measures) = measures(&program::text(&ran.output), &ran.errors, extent)? {
-            return Ok(WorkloadOutcome { measures, ..WorkloadOutcome::default() });
+            return Ok(measures.into());
         }
     }
     Err(strange("a step ended before its beginning was seen"))

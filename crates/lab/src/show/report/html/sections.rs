@@ -9,10 +9,11 @@ use crate::model::case::{Axis, Case, Unit};
 use crate::model::ciphers::CipherSpeed;
 use crate::model::figures::{Trace, WorkloadRecord};
 use crate::model::statistics::{LossVerdict, median};
-use crate::model::words::{case_words, counted, percent, place, rate, size};
+use crate::model::words::{case_words, counted, percent, place, rate, size, word};
 use crate::show::report::panels::{
     Kind, Panel, Scale, axis_words, in_series, layer, loss_interval, loss_text, once, panels, plain, tick,
 };
+use crate::show::report::table::optional;
 use crate::show::report::{Chart, LossPair, RunReport};
 use crate::show::summary::Cell;
 
@@ -343,7 +344,7 @@ fn table(panel: &Panel, scale: Scale, workload: &str) -> Table {
             TableCell::number(deviation),
             TableCell::number(loss_text(cell)),
             TableCell::number(loss_interval(cell)),
-            TableCell::new(verdict.map_or("", LossVerdict::words), verdict.map_or("", verdict_class)),
+            TableCell::new(optional(&verdict, word), verdict.map_or("", verdict_class)),
             TableCell::number(cell.cpu_s_per_gb.filter(|v| v.is_finite()).map(plain).unwrap_or_default()),
             samples(cell, scale),
         ]
@@ -526,7 +527,7 @@ pub(super) fn ciphers(rows: &[CipherSpeed]) -> Result<Option<Ciphers>> {
          bytes, AES acceleration {}. No storage is involved: this is the best that encryption could do.",
         counted(first.threads, "thread"),
         first.sector_bytes,
-        first.acceleration.word()
+        word(&first.acceleration)
     );
     Ok(Some(Ciphers { about, figures: vec![figure] }))
 }
