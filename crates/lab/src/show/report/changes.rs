@@ -80,8 +80,7 @@ impl RunChanges {
             text: differs.chain(self.sentences()).chain([self.method()]).collect(),
             columns: headings.map(|heading| heading.trim_start_matches('>').to_owned()).to_vec(),
             rows: rows.into_iter().map(Vec::from).collect(),
-            chart: None,
-            page: Default::default(),
+            ..Extra::default()
         }
     }
 

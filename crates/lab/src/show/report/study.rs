@@ -6,12 +6,13 @@ use crate::model::plan::Backing;
 use crate::model::statistics::median;
 use crate::model::study::{Repetition, Scenario, Study, StudySection, StudyTable};
 use crate::model::words::{percent, printable, size, word};
+use crate::show::once;
 use crate::show::recommend::{Measured, Recommendation, recommend};
 use crate::show::study::{FilledTable, JudgedConclusion, OwnFigure, StudyCell, conclusions, filled};
 use crate::show::summary::Summary;
 
 use super::missing::unmeasured;
-use super::panels::{Scale, once};
+use super::panels::Scale;
 use super::table::{exact, optional};
 use super::{Chart, CsvRecord, Extra, LossPair, PagePart};
 

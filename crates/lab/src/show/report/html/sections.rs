@@ -10,8 +10,9 @@ use crate::model::ciphers::CipherSpeed;
 use crate::model::figures::{Trace, WorkloadRecord};
 use crate::model::statistics::{LossVerdict, median};
 use crate::model::words::{case_words, counted, percent, place, rate, size, word};
+use crate::show::once;
 use crate::show::report::panels::{
-    Kind, Panel, Scale, axis_words, in_series, layer, loss_interval, loss_text, once, panels, plain, tick,
+    Kind, Panel, Scale, axis_words, in_series, layer, loss_interval, loss_text, panels, plain, tick,
 };
 use crate::show::report::table::optional;
 use crate::show::report::{Chart, LossPair, RunReport};
