@@ -293,17 +293,14 @@ fn machines(old: &Machine, new: &Machine) -> Vec<RunDifference> {
 }
 
 fn plans(old: &Plan, new: &Plan) -> Vec<RunDifference> {
+    let repeats = |plan: &Plan| format!("{} to {}", plan.min_repeats, plan.max_repeats);
     vec![
         of("level", word(&old.level), word(&new.level)),
         of("scale", old.scale, new.scale),
         of("size of a volume, bytes", old.size, new.size),
         of("backing", media(old), media(new)),
         of("page cache", word(&old.caches), word(&new.caches)),
-        of(
-            "repeats",
-            format!("{} to {}", old.min_repeats, old.max_repeats),
-            format!("{} to {}", new.min_repeats, new.max_repeats),
-        ),
+        of("repeats", repeats(old), repeats(new)),
     ]
 }
 

@@ -69,14 +69,11 @@ impl Measured {
             _ => -2,
         };
         let (word, loss) = if lost.loss < 0.0 { ("gains", -lost.loss) } else { ("loses", lost.loss) };
-        Some((
-            points,
-            format!(
-                "On this machine it {word} {:.1} % against its baseline, the median of {} figures of the run.",
-                loss * 100.0,
-                lost.figures
-            ),
-        ))
+        let (percent, figures) = (loss * 100.0, lost.figures);
+        let text = format!(
+            "On this machine it {word} {percent:.1} % against its baseline, the median of {figures} figures of the run."
+        );
+        Some((points, text))
     }
 
     /// What was measured, and which cipher to take, in whole sentences.

@@ -82,21 +82,16 @@ pub fn recommend(answers: &RecommendAnswers, measured: &Measured) -> Recommendat
     let reckoning = Reckoning::of(answers, measured);
     let choice = |place: usize| reckoning.ranked.get(place).map(|ranked| ranked.choice());
     let starts_given_up = reckoning.given_up.contains(&Requirement::StartsLinux);
+    let given_up = |requirement: &Requirement| {
+        let words = requirement.words();
+        format!("This requirement was given up, because nothing meets it together with the rest: {words}.")
+    };
     Recommendation {
         answers: answers.clone(),
         first: choice(0),
         second: choice(1),
         besides: starts_given_up.then(|| for_the_disk(measured)).flatten(),
-        given_up: reckoning
-            .given_up
-            .iter()
-            .map(|requirement| {
-                format!(
-                    "This requirement was given up, because nothing meets it together with the rest: {}.",
-                    requirement.words()
-                )
-            })
-            .collect(),
+        given_up: reckoning.given_up.iter().map(given_up).collect(),
         others: reckoning.ranked.iter().skip(2).map(|r| (r.features.name.clone(), r.points())).collect(),
         out: reckoning.out,
         measured: measured.sentences(),

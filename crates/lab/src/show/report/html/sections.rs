@@ -495,13 +495,8 @@ pub(super) fn ciphers(rows: &[CipherSpeed]) -> Result<Option<Ciphers>> {
         }
         _ => {
             let ticks = buffers.iter().map(|b| (*b as f64, tick(Axis::Block, *b as f64))).collect();
-            drawn_lines(
-                &about,
-                "MB/s",
-                Upward::Figures,
-                &Across { ticks, what: "buffer size in bytes (K is 1024)" },
-                &lines,
-            )?
+            let across = Across { ticks, what: "buffer size in bytes (K is 1024)" };
+            drawn_lines(&about, "MB/s", Upward::Figures, &across, &lines)?
         }
     };
     let row = |r: &CipherSpeed| {
