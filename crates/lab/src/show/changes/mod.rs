@@ -110,16 +110,10 @@ impl RunChanges {
         let because = why_not_speeds(old, new);
         let basis = if because.is_empty() { Basis::Speeds } else { Basis::Losses };
         let (before, after) = (Summary::of(old), Summary::of(new));
-        let mut changes = Self {
-            basis,
-            because,
-            differences: differences(old, new),
-            least,
-            cells: Vec::new(),
-            only_old: missing(&before, &after),
-            only_new: missing(&after, &before),
-            not_compared: Vec::new(),
-        };
+        let (only_old, only_new, differences) =
+            (missing(&before, &after), missing(&after, &before), differences(old, new));
+        let (cells, not_compared) = (Vec::new(), Vec::new());
+        let mut changes = Self { basis, because, differences, least, cells, only_old, only_new, not_compared };
         for cell in &before.cells {
             let Some(now) = find(&after, cell) else { continue };
             match compared(basis, (&before, cell), (&after, now)) {

@@ -120,12 +120,8 @@ mod tests {
 
     #[test]
     fn what_a_run_measured_counts_and_is_told() {
-        let answers = RecommendAnswers {
-            purpose: EncryptionPurpose::FewFiles,
-            share_with: Vec::new(),
-            threat: Threat::Cloud,
-            root: true,
-        };
+        let (purpose, threat) = (EncryptionPurpose::FewFiles, Threat::Cloud);
+        let answers = RecommendAnswers { purpose, share_with: Vec::new(), threat, root: true };
         let with = |losses: &[(&str, f64)]| recommend(&answers, &of(losses)).first.expect("an answer");
         assert_eq!(with(&[]).name, "CryFS");
         let fast = with(&[("gocryptfs", 0.05), ("cryfs", 0.9)]);

@@ -158,12 +158,8 @@ mod tests {
 
     #[test]
     fn every_line_of_the_reckoning_is_told() {
-        let answers = RecommendAnswers {
-            purpose: EncryptionPurpose::Laptop,
-            share_with: vec![Platform::Windows],
-            threat: Threat::Coercion,
-            root: true,
-        };
+        let (purpose, threat) = (EncryptionPurpose::Laptop, Threat::Coercion);
+        let answers = RecommendAnswers { purpose, share_with: vec![Platform::Windows], threat, root: true };
         let recommendation = recommend(&answers, &Measured::default());
         let text = recommendation.text();
         let flat = text.split_whitespace().collect::<Vec<_>>().join(" ");
