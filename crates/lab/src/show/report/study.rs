@@ -169,14 +169,8 @@ fn by_workload(
         })
         .collect();
     let columns = ["workload".to_owned()].into_iter().chain(columns.iter().map(|column| facilities[*column].clone()));
-    (!rows.is_empty()).then(|| Extra {
-        title: title.into(),
-        text: vec![what.into()],
-        columns: columns.collect(),
-        rows,
-        chart: None,
-        page: PagePart::Tables,
-    })
+    let (title, text, columns) = (title.to_owned(), vec![what.to_owned()], columns.collect());
+    (!rows.is_empty()).then(|| Extra { title, text, columns, rows, chart: None, page: PagePart::Tables })
 }
 
 /// Headings of what was not measured.

@@ -147,23 +147,19 @@ fn measures(ran: &Ran) -> Result<Vec<Measure>> {
             return Err(unfinished(step, ran));
         }
         let begin = before.map(report).transpose()?.map_or(Elapsed { seconds: 0.0, cpu_s: 0.0 }, |begin| begin.after);
-        let took = between(begin, end.after);
+        let took = end.after.since(begin);
         if took.seconds < SHORTEST_S {
             return Err(untimed(step));
         }
         measures.push(time(name, took));
     }
     report("shutdown")?;
-    measures.push(time("shutting down", between(report("before-shutdown")?.after, ran.took)));
+    measures.push(time("shutting down", ran.took.since(report("before-shutdown")?.after)));
     measures.push(time("all of it", ran.took));
     let uptime = report("start")?.uptime;
     let case = Case::new("start of the system, by its own clock");
     measures.push(Measure { case, value: uptime, unit: Unit::Seconds, bytes: 0, seconds: uptime, cpu_s: None });
     Ok(measures)
-}
-
-fn between(begin: Elapsed, end: Elapsed) -> Elapsed {
-    Elapsed { seconds: end.seconds - begin.seconds, cpu_s: end.cpu_s - begin.cpu_s }
 }
 
 /// The line `claviger-lab: STEP STATUS UPTIME` in pieces of output. It was told when the piece with its end was read.

@@ -124,13 +124,8 @@ fn block(panel: &Panel, workload: &str, looks: &Looks) -> Result<FigureBlock> {
     };
     let gains = panel.cells.iter().filter_map(|c| loss_figure(c)).any(|f| f.low < charts::GAIN);
     let cut = if gains { " Gains of more than 100 % are cut off at the edge of the chart." } else { "" };
-    Ok(FigureBlock {
-        title: panel.title.clone(),
-        hint: format!("{hint}{pale}{cut}").trim().to_owned(),
-        charts,
-        wide: false,
-        table: table(panel, scale, workload),
-    })
+    let (title, hint) = (panel.title.clone(), format!("{hint}{pale}{cut}").trim().to_owned());
+    Ok(FigureBlock { title, hint, charts, wide: false, table: table(panel, scale, workload) })
 }
 
 fn figure(cell: &Cell, scale: Scale) -> Figure {
