@@ -3,26 +3,10 @@
 use crate::model::random::Random;
 
 /// Words that parsers of figures like to trip over.
+#[rustfmt::skip]
 const WORDS: &[&str] = &[
-    "nan",
-    "inf",
-    "-inf",
-    "-1",
-    "0",
-    "1e308",
-    "1e999",
-    "99999999999999999999",
-    "18446744073709551615",
-    "",
-    "\u{1b}[31m",
-    "é",
-    "{",
-    "}",
-    "[",
-    "\"",
-    ",",
-    "null",
-    "\n",
+    "nan", "inf", "-inf", "-1", "0", "1e308", "1e999", "99999999999999999999", "18446744073709551615", "",
+    "\u{1b}[31m", "é", "{", "}", "[", "\"", ",", "null", "\n",
 ];
 
 /// Feeds each input, its torn beginnings, and `changes` random changes of it, the same in every run.

@@ -56,6 +56,13 @@
 //! and root, and TCP is for this machine only: [`nbd::Server::bind`] refuses any other address.
 #![deny(unsafe_code)] // allowed in fuse::sys, fuse::uring_sys, key_process::shared_sys, key_process::cage_sys, kernel::dm_sys, landlock, last_signal, mount::loop_sys and inherited only, for what the kernel demands
 
+/// Constants of one type: the numbers of a protocol.
+macro_rules! numbers {
+    ($type:ty: $($(#[$doc:meta])* $name:ident = $value:expr),* $(,)?) => {
+        $($(#[$doc])* pub const $name: $type = $value;)*
+    };
+}
+
 mod aligned;
 pub mod crypttab;
 mod durable;

@@ -20,11 +20,8 @@ impl Authority {
         program("openssl")?;
         fs::create_dir_all(folder).expect("a folder");
         // Authorities of the same name would be reported as one with a wrong signature.
-        let name = format!("/CN=authority {}", folder.file_name().unwrap_or_default().display());
-        new_key(folder, "ca")
-            .args(["-x509", "-days", "30", "-subj", &name, "-addext", "keyUsage=critical,keyCertSign,cRLSign"])
-            .args(["-out", "ca-cert.pem"])
-            .run();
+        let name = format!("authority {}", folder.file_name().unwrap_or_default().display());
+        new_key(folder, "ca", &name, "-x509 -days 30 -addext keyUsage=critical,keyCertSign,cRLSign -out ca-cert.pem");
         Some(Self { folder: folder.to_owned() })
     }
 
@@ -53,11 +50,9 @@ impl Authority {
             extensions += &format!("subjectAltName={names}\n");
         }
         fs::write(self.folder.join("extensions"), extensions).expect("written");
-        new_key(&self.folder, who).args(["-subj", &format!("/CN={who}"), "-out", "request.pem"]).run();
-        OpenSsl::new(&self.folder, "x509")
-            .args(["-req", "-in", "request.pem", "-CA", "ca-cert.pem", "-CAkey", "ca-key.pem", "-CAcreateserial"])
-            .args(["-days", &days.to_string(), "-extfile", "extensions", "-out", &format!("{who}-cert.pem")])
-            .run();
+        new_key(&self.folder, who, who, "-out request.pem");
+        let sign = "x509 -req -in request.pem -CA ca-cert.pem -CAkey ca-key.pem -CAcreateserial -extfile extensions";
+        openssl(&self.folder, &format!("{sign} -days {days} -out {who}-cert.pem"), &[]);
         for file in ["extensions", "request.pem"] {
             fs::remove_file(self.folder.join(file)).expect("removed");
         }
@@ -73,18 +68,9 @@ impl Authority {
         for (file, contents) in [("config", config), ("revoked.txt", ""), ("number", "01\n")] {
             fs::write(self.folder.join(file), contents).expect("written");
         }
-        let ca = || {
-            OpenSsl::new(&self.folder, "ca").args([
-                "-config",
-                "config",
-                "-cert",
-                "ca-cert.pem",
-                "-keyfile",
-                "ca-key.pem",
-            ])
-        };
-        ca().args(["-revoke", &format!("{who}-cert.pem")]).run();
-        ca().args(["-gencrl", "-out", "ca-crl.pem"]).run();
+        let ca = "ca -config config -cert ca-cert.pem -keyfile ca-key.pem";
+        openssl(&self.folder, &format!("{ca} -revoke {who}-cert.pem"), &[]);
+        openssl(&self.folder, &format!("{ca} -gencrl -out ca-crl.pem"), &[]);
     }
 
     /// Fills another folder with the authority `trusted` and the certificate and key of `who` from this one.
@@ -101,34 +87,13 @@ impl Authority {
     }
 }
 
-/// A certificate request with a new key for `who`.
-fn new_key(folder: &Path, who: &str) -> OpenSsl {
-    OpenSsl::new(folder, "req").args([
-        "-newkey",
-        "ec",
-        "-pkeyopt",
-        "ec_paramgen_curve:P-256",
-        "-nodes",
-        "-keyout",
-        &format!("{who}-key.pem"),
-    ])
+/// A certificate request, or with `words` a certificate, of this name with a new key for `who`.
+fn new_key(folder: &Path, who: &str, name: &str, words: &str) {
+    let key = format!("-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout {who}-key.pem");
+    openssl(folder, &format!("req {key} {words}"), &["-subj", &format!("/CN={name}")]);
 }
 
-struct OpenSsl(Command);
-
-impl OpenSsl {
-    fn new(folder: &Path, what: &str) -> Self {
-        let mut command = Command::new("openssl");
-        command.arg(what).current_dir(folder);
-        Self(command)
-    }
-
-    fn args<const N: usize>(mut self, args: [&str; N]) -> Self {
-        self.0.args(args);
-        self
-    }
-
-    fn run(mut self) {
-        run(&mut self.0);
-    }
+/// Runs OpenSSL in the folder with these words, and with `more`, which may have spaces.
+fn openssl(folder: &Path, words: &str, more: &[&str]) {
+    run(Command::new("openssl").args(words.split(' ')).args(more).current_dir(folder));
 }

@@ -6,7 +6,6 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::sleep;
@@ -58,23 +57,6 @@ pub fn without_other_mounts(seconds: u32, program: impl AsRef<std::ffi::OsStr>) 
     let mut command = bounded(seconds, "unshare");
     command.args(["--mount", "sh", "-c", DETACH]).arg(std::env::temp_dir()).arg(program);
     command
-}
-
-/// Lets every user open `/dev/fuse`, which Debian allows but some containers do not. A reported skip without FUSE.
-///
-/// # Panics
-/// In CI, where there is FUSE.
-pub fn fuse_for_everyone() -> Option<()> {
-    let device = Path::new("/dev/fuse");
-    let Ok(metadata) = fs::metadata(device) else { return tools::skip("there is no /dev/fuse") };
-    if metadata.permissions().mode() & 0o666 == 0o666 {
-        return Some(());
-    }
-    tools::root()?;
-    match fs::set_permissions(device, fs::Permissions::from_mode(0o666)) {
-        Ok(()) => Some(()),
-        Err(e) => tools::skip(&format!("/dev/fuse: {e}")),
-    }
 }
 
 /// A child process that is killed and waited for on drop. Its output goes to files, so nothing has to read it while the
@@ -247,12 +229,6 @@ impl Mount {
     #[must_use]
     pub fn wait(&self) -> bool {
         wait_until(PATIENCE, || self.info().is_some())
-    }
-
-    /// Waits until nothing is mounted there, for at most [`PATIENCE`].
-    #[must_use]
-    pub fn wait_gone(&self) -> bool {
-        wait_until(PATIENCE, || self.info().is_none())
     }
 }
 

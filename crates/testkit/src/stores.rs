@@ -118,12 +118,8 @@ pub struct CachedStore {
 impl CachedStore {
     /// A disk with the contents `bytes` whose flush number `failing`, counted from 0, fails.
     pub fn new(bytes: Vec<u8>, failing: u64) -> Self {
-        Self {
-            cache: MemoryStore::new(bytes.clone()),
-            disk: Mutex::new(bytes),
-            dirty: Mutex::default(),
-            flushes_to_fail: AtomicU64::new(failing),
-        }
+        let (cache, flushes_to_fail) = (MemoryStore::new(bytes.clone()), AtomicU64::new(failing));
+        Self { cache, disk: Mutex::new(bytes), dirty: Mutex::default(), flushes_to_fail }
     }
 
     /// The contents after a power cut.

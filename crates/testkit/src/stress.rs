@@ -29,17 +29,10 @@ const HELD: usize = 6;
 const ATTRIBUTES: [&str; 3] = ["user.one", "user.two", "user.three"];
 
 /// Errors that are allowed when several threads work in one folder.
+#[rustfmt::skip]
 const ALLOWED: [Errno; 10] = [
-    Errno::NOENT,
-    Errno::EXIST,
-    Errno::NOTEMPTY,
-    Errno::NOTDIR,
-    Errno::ISDIR,
-    Errno::INVAL,
-    Errno::LOOP,
-    Errno::PERM,
-    Errno::NODATA,
-    Errno::NXIO,
+    Errno::NOENT, Errno::EXIST, Errno::NOTEMPTY, Errno::NOTDIR, Errno::ISDIR, Errno::INVAL, Errno::LOOP,
+    Errno::PERM, Errno::NODATA, Errno::NXIO,
 ];
 
 /// Does `operations` on each of `threads` in new folders below `folder`, compares the result with the models, and

@@ -189,13 +189,8 @@ fn measure_buffer(
         let cipher = suite.keyed(plan.sector, plan.acceleration);
         let piece = runner.choose(&*cipher, plan.piece(size), &mut buffer);
         let passes = runner.passes(&*cipher, piece, &mut buffer);
-        subjects.push(Subject {
-            suite,
-            cipher,
-            shape: Shape { piece, passes },
-            encryption: Vec::new(),
-            decryption: Vec::new(),
-        });
+        let shape = Shape { piece, passes };
+        subjects.push(Subject { suite, cipher, shape, encryption: Vec::new(), decryption: Vec::new() });
     }
     let mut done = 0;
     for _ in 0..plan.repeats {

@@ -84,7 +84,7 @@ fn check_names(study: &Study, catalogue: &Catalogue) -> Result<()> {
     for PlannedWork { name, parameters, .. } in &study.workloads {
         let found = workloads::all().find(|workload| workload.name == name);
         let workload = found.ok_or_else(|| Error::misuse(format!("there is no workload called {name}")))?;
-        if let Some(other) = parameters.given().find(|given| !workload.parameters.contains(given)) {
+        if let Some(other) = parameters.given().find(|name| !workload.parameters.contains(&name.as_str())) {
             return Err(Error::misuse(format!("the workload {name} has no parameter {other}")));
         }
     }

@@ -25,15 +25,6 @@ impl AesAcceleration {
             Acceleration::Off => Self::Off,
         }
     }
-
-    /// As JSON has it.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::On => "on",
-            Self::Off => "off",
-            Self::NotAvailable => "not available",
-        }
-    }
 }
 
 /// A cipher, or a cascade of them.

@@ -104,14 +104,6 @@ pub enum TransferDirection {
 impl TransferDirection {
     /// Both, in the order in which they are measured.
     pub const BOTH: [Self; 2] = [Self::Write, Self::Read];
-
-    /// As JSON has it.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Write => "write",
-            Self::Read => "read",
-        }
-    }
 }
 
 /// One transfer.

@@ -1,6 +1,7 @@
 //! What a study sets in a workload.
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 /// Every block and every size is a multiple of this, in bytes.
 pub const SECTOR: usize = 512;
@@ -72,25 +73,13 @@ pub enum WrittenContent {
 
 impl Parameters {
     /// The names of those that are set.
-    pub fn given(&self) -> impl Iterator<Item = &'static str> {
-        let Self { size, blocks, seconds, repetitions, data, files, count, characters, clients, threads, .. } = self;
-        let Self { filesystems, synchronous, compressed, .. } = self;
-        let all = [
-            ("size", size.is_some()),
-            ("blocks", !blocks.is_empty()),
-            ("seconds", seconds.is_some()),
-            ("repetitions", repetitions.is_some()),
-            ("data", !data.is_empty()),
-            ("files", !files.is_empty()),
-            ("count", count.is_some()),
-            ("characters", characters.is_some()),
-            ("clients", !clients.is_empty()),
-            ("threads", !threads.is_empty()),
-            ("filesystems", !filesystems.is_empty()),
-            ("synchronous", synchronous.is_some()),
-            ("compressed", compressed.is_some()),
-        ];
-        all.into_iter().filter(|(_, given)| *given).map(|(name, _)| name)
+    pub fn given(&self) -> impl Iterator<Item = String> {
+        let is_set = |value: &Value| !value.is_null() && value.as_array().is_none_or(|all| !all.is_empty());
+        let all = match serde_json::to_value(self) {
+            Ok(Value::Object(all)) => all,
+            _ => Map::new(),
+        };
+        all.into_iter().filter(move |(_, value)| is_set(value)).map(|(name, _)| name)
     }
 }
 

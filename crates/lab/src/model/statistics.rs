@@ -183,16 +183,6 @@ impl LossVerdict {
             () => Self::Same,
         }
     }
-
-    /// In words.
-    pub fn words(self) -> &'static str {
-        match self {
-            Self::Slower => "slower",
-            Self::Same => "no measurable difference",
-            Self::Faster => "faster",
-            Self::TooFew => "too few repeats",
-        }
-    }
 }
 
 /// What the rates `other` lose against the rates `baseline`, with a percentile bootstrap interval: both groups are

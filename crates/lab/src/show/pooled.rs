@@ -10,6 +10,7 @@ use crate::model::machine::Machine;
 use crate::model::statistics::{Loss, LossVerdict, median};
 use crate::model::words::counted;
 use crate::show::changes::CellName;
+use crate::show::once;
 use crate::show::summary::{Cell, Summary};
 
 /// Runs of several machines together.
@@ -88,13 +89,7 @@ impl PooledRuns {
 
     /// For each facility and workload, in the order of the runs, the median loss of its figures on each machine.
     pub fn by_workload(&self) -> Vec<(&str, &str, Vec<Option<f64>>)> {
-        let mut rows: Vec<(&str, &str)> = Vec::new();
-        for PooledFigure { place, .. } in &self.figures {
-            let row = (place.facility.as_str(), place.workload.as_str());
-            if !rows.contains(&row) {
-                rows.push(row);
-            }
-        }
+        let rows = once(self.figures.iter().map(|f| (f.place.facility.as_str(), f.place.workload.as_str())));
         let of = |(facility, workload), machine: usize| {
             let own = self.figures.iter().filter(|f| (&*f.place.facility, &*f.place.workload) == (facility, workload));
             let losses: Vec<f64> = own.filter_map(|f| Some(f.losses[machine].as_ref()?.loss)).collect();

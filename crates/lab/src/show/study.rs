@@ -133,10 +133,8 @@ pub struct PublishedCell {
 pub fn filled<'a>(study: &'a Study, run: &Run, summary: &Summary) -> Vec<FilledTable<'a>> {
     let fill = |table: &'a StudyTable| {
         let pairs = table.rows.iter().flat_map(|row| table.columns.iter().map(move |column| (row, column)));
-        FilledTable {
-            table,
-            cells: pairs.filter_map(|(row, column)| cell(study, table, row, column, (run, summary))).collect(),
-        }
+        let cells = pairs.filter_map(|(row, column)| cell(study, table, row, column, (run, summary))).collect();
+        FilledTable { table, cells }
     };
     study.tables.iter().map(fill).collect()
 }
@@ -354,12 +352,8 @@ impl<'r> Here<'r> {
             () => "Still true",
         };
         let reasons = forbidden.into_iter().chain(judged.into_iter().map(|(_, why)| why));
-        JudgedConclusion {
-            text: &claim.text,
-            source: &claim.source,
-            verdict,
-            why: reasons.collect::<Vec<_>>().join(" "),
-        }
+        let why = reasons.collect::<Vec<_>>().join(" ");
+        JudgedConclusion { text: &claim.text, source: &claim.source, verdict, why }
     }
 
     /// Why a run of this size cannot judge it.
@@ -398,10 +392,8 @@ impl<'r> Here<'r> {
                 return (None, format!("{} in {}: {why}", base_meant.words(own_meant), base_meant.workload));
             }
         };
-        let base_meant = Meant {
-            facility: if check.against_best.is_empty() { base_meant.facility } else { &base.facility },
-            ..base_meant
-        };
+        let facility: &str = if check.against_best.is_empty() { base_meant.facility } else { &base.facility };
+        let base_meant = Meant { facility, ..base_meant };
         if !check.against_best.is_empty() && std::ptr::eq(own, base) {
             let (workload, operation, facility) = (&check.workload, &check.operation, &check.facility);
             let within = Between { share: 1.0, low: 1.0, high: 1.0 };

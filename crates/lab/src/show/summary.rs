@@ -5,10 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use crate::model::case::{Axis, Case, Unit};
-use crate::model::figures::{Measure, Pass, Run};
+use crate::model::figures::{Measure, Pass, Run, RunFailure};
 use crate::model::plan::Caches;
 use crate::model::statistics::{self, CONFIDENCE, Loss, LossVerdict, Spread};
 use crate::model::words::{case_words, percent};
+use crate::show::grouped;
 
 /// What a run shows.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -400,9 +401,8 @@ fn faster(cells: &[Cell]) -> Option<String> {
 }
 
 fn failed(run: &Run) -> Vec<String> {
-    let mut sentences: Vec<(String, usize)> = Vec::new();
     let missing = run.missing();
-    for failure in &run.failures {
+    let sentence = |failure: &RunFailure| {
         // A failure that was followed by a measurement is over.
         let lost = |workload: &str| missing.contains(&(&*failure.facility, workload));
         let passed = match &failure.workload {
@@ -412,17 +412,13 @@ fn failed(run: &Run) -> Vec<String> {
         let doing = failure.workload.as_deref().unwrap_or("setup");
         // Why is in the failures.
         let then = if passed { " and was measured all the same" } else { "" };
-        let sentence = format!("{} failed in {doing}{then}", failure.facility);
-        match sentences.iter_mut().find(|(known, _)| *known == sentence) {
-            Some((_, times)) => *times += 1,
-            None => sentences.push((sentence, 1)),
-        }
-    }
-    let counted = |(sentence, times)| match times {
-        1 => format!("{sentence}: see the failures."),
-        times => format!("{sentence}, {times} times: see the failures."),
+        format!("{} failed in {doing}{then}", failure.facility)
     };
-    sentences.into_iter().map(counted).collect()
+    let counted = |same: Vec<String>| match same.len() {
+        1 => format!("{}: see the failures.", same[0]),
+        times => format!("{}, {times} times: see the failures.", same[0]),
+    };
+    grouped(run.failures.iter().map(sentence), |a, b| a == b).into_iter().map(counted).collect()
 }
 
 fn missing_baselines(run: &Run, cells: &[Cell]) -> Vec<String> {

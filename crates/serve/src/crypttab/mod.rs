@@ -708,20 +708,10 @@ mod tests {
     #[test]
     fn every_option_of_crypttab_is_known() {
         /// Options that change nothing here: they concern the boot process, or the header records them.
+        #[rustfmt::skip]
         const SILENT: &[&str] = &[
-            "noauto",
-            "auto",
-            "nofail",
-            "fail",
-            "_netdev",
-            "x-systemd.device-timeout=9",
-            "x-initrd.attach",
-            "x-systemd.makefs",
-            "initramfs",
-            "loud",
-            "quiet",
-            "noearly",
-            "luks",
+            "noauto", "auto", "nofail", "fail", "_netdev", "x-systemd.device-timeout=9", "x-initrd.attach",
+            "x-systemd.makefs", "initramfs", "loud", "quiet", "noearly", "luks",
         ];
         const DONE: &[(&str, &str)] = &[
             ("readonly", ""),
@@ -747,53 +737,20 @@ mod tests {
             ("veracrypt,veracrypt-pim=5", "--pim=5"),
             ("tcrypt-veracrypt,veracrypt-pim=5", "--pim=5"),
         ];
+        #[rustfmt::skip]
         const WARNED: &[&str] = &[
-            "discard",
-            "allow-discards",
-            "keyfile-erase",
-            "keyfile-erase=yes",
-            "keyfile-timeout=9",
-            "link-volume-key=@u::%user:x",
-            "same-cpu-crypt",
-            "submit-from-crypt-cpus",
-            "no-read-workqueue",
-            "no-write-workqueue",
-            "timeout=9",
-            "tries=3",
-            "headless=yes",
-            "verify",
-            "password-echo=no",
-            "password-cache=no",
-            "fido2-rp=x",
-            "fido2-pin=yes",
-            "fido2-up=yes",
-            "fido2-uv=yes",
-            "tpm2-pcrs=7",
-            "tpm2-pcrlock=/x",
-            "tpm2-measure-pcr=yes",
-            "tpm2-measure-bank=sha256",
-            "tpm2-measure-keyslot-nvpcr=yes",
-            "fixate-volume-key=00",
-            "token-timeout=9",
-            "try-empty-password",
-            "try-empty-password=yes",
-            "veracrypt-pim=5",
-            "veracrypt-query-pim",
-            "offset=8",
-            "skip=8",
-            "check",
-            "check=blkid",
-            "checkargs=ext4",
-            "perf-no_read_workqueue",
-            "an-option-to-come",
+            "discard", "allow-discards", "keyfile-erase", "keyfile-erase=yes", "keyfile-timeout=9",
+            "link-volume-key=@u::%user:x", "same-cpu-crypt", "submit-from-crypt-cpus", "no-read-workqueue",
+            "no-write-workqueue", "timeout=9", "tries=3", "headless=yes", "verify", "password-echo=no",
+            "password-cache=no", "fido2-rp=x", "fido2-pin=yes", "fido2-up=yes", "fido2-uv=yes", "tpm2-pcrs=7",
+            "tpm2-pcrlock=/x", "tpm2-measure-pcr=yes", "tpm2-measure-bank=sha256", "tpm2-measure-keyslot-nvpcr=yes",
+            "fixate-volume-key=00", "token-timeout=9", "try-empty-password", "try-empty-password=yes",
+            "veracrypt-pim=5", "veracrypt-query-pim", "offset=8", "skip=8", "check", "check=blkid",
+            "checkargs=ext4", "perf-no_read_workqueue", "an-option-to-come",
         ];
+        #[rustfmt::skip]
         const REFUSED: &[&str] = &[
-            "keyscript=/x",
-            "pkcs11-uri=auto",
-            "fido2-device=auto",
-            "fido2-cid=AA",
-            "tpm2-device=auto",
-            "swap",
+            "keyscript=/x", "pkcs11-uri=auto", "fido2-device=auto", "fido2-cid=AA", "tpm2-device=auto", "swap",
             "tmp",
         ];
         for option in SILENT {

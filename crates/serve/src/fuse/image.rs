@@ -56,17 +56,8 @@ impl ServedImage {
         let read_only = read_only || !store.writable();
         let (len, since) = (store.len(), now());
         let sector_size = u32::try_from(store.sector_size()).unwrap_or(PAGE);
-        Self {
-            store,
-            len,
-            sector_size,
-            read_only,
-            uid,
-            gid,
-            durable: Durable::default(),
-            since,
-            written: AtomicU64::new(0),
-        }
+        let (durable, written) = (Durable::default(), AtomicU64::new(0));
+        Self { store, len, sector_size, read_only, uid, gid, durable, since, written }
     }
 }
 

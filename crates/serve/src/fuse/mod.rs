@@ -137,15 +137,8 @@ pub struct FuseHandle(Arc<Control>);
 /// `Io` if mounting fails; `Unsupported` if the kernel is too old or lacks the requested transport.
 pub fn mount(image: Image, dir: &Path, options: FuseOptions) -> Result<FuseMount> {
     let read_only = image.read_only || !image.store.writable();
-    let new = NewMount {
-        dir,
-        source: &options.source,
-        read_only,
-        uid: image.uid,
-        shared: options.shared,
-        devices: false,
-        setuid: false,
-    };
+    let (source, uid, shared) = (&*options.source, image.uid, options.shared);
+    let new = NewMount { dir, source, read_only, uid, shared, devices: false, setuid: false };
     let options = options_for(&*image.store, options.clone());
     serve(&new, Box::new(ServedImage::new(image)), options)
 }

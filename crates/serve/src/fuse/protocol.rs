@@ -26,79 +26,36 @@ pub const ARGUMENTS: usize = 88;
 
 /// `enum fuse_opcode`.
 pub mod opcode {
-    pub const LOOKUP: u32 = 1;
-    pub const FORGET: u32 = 2;
-    pub const GETATTR: u32 = 3;
-    pub const SETATTR: u32 = 4;
-    pub const READLINK: u32 = 5;
-    pub const SYMLINK: u32 = 6;
-    pub const MKNOD: u32 = 8;
-    pub const MKDIR: u32 = 9;
-    pub const UNLINK: u32 = 10;
-    pub const RMDIR: u32 = 11;
-    pub const RENAME: u32 = 12;
-    pub const LINK: u32 = 13;
-    pub const OPEN: u32 = 14;
-    pub const READ: u32 = 15;
-    pub const WRITE: u32 = 16;
-    pub const STATFS: u32 = 17;
-    pub const RELEASE: u32 = 18;
-    pub const FSYNC: u32 = 20;
-    pub const SETXATTR: u32 = 21;
-    pub const GETXATTR: u32 = 22;
-    pub const LISTXATTR: u32 = 23;
-    pub const REMOVEXATTR: u32 = 24;
-    pub const FLUSH: u32 = 25;
-    pub const INIT: u32 = 26;
-    pub const OPENDIR: u32 = 27;
-    pub const READDIR: u32 = 28;
-    pub const RELEASEDIR: u32 = 29;
-    pub const FSYNCDIR: u32 = 30;
-    pub const CREATE: u32 = 35;
-    pub const INTERRUPT: u32 = 36;
-    pub const DESTROY: u32 = 38;
-    pub const BATCH_FORGET: u32 = 42;
-    pub const READDIRPLUS: u32 = 44;
-    pub const RENAME2: u32 = 45;
-    pub const LSEEK: u32 = 46;
+    numbers! { u32:
+        LOOKUP = 1, FORGET = 2, GETATTR = 3, SETATTR = 4, READLINK = 5, SYMLINK = 6, MKNOD = 8, MKDIR = 9,
+        UNLINK = 10, RMDIR = 11, RENAME = 12, LINK = 13, OPEN = 14, READ = 15, WRITE = 16, STATFS = 17,
+        RELEASE = 18, FSYNC = 20, SETXATTR = 21, GETXATTR = 22, LISTXATTR = 23, REMOVEXATTR = 24, FLUSH = 25,
+        INIT = 26, OPENDIR = 27, READDIR = 28, RELEASEDIR = 29, FSYNCDIR = 30, CREATE = 35, INTERRUPT = 36,
+        DESTROY = 38, BATCH_FORGET = 42, READDIRPLUS = 44, RENAME2 = 45, LSEEK = 46,
+    }
 }
 
 /// Flags of INIT.
 pub mod init {
-    pub const ASYNC_READ: u64 = 1 << 0;
-    pub const BIG_WRITES: u64 = 1 << 5;
-    pub const AUTO_INVAL_DATA: u64 = 1 << 12;
-    pub const DO_READDIRPLUS: u64 = 1 << 13;
-    pub const READDIRPLUS_AUTO: u64 = 1 << 14;
-    pub const ASYNC_DIO: u64 = 1 << 15;
-    pub const PARALLEL_DIROPS: u64 = 1 << 18;
-    pub const POSIX_ACL: u64 = 1 << 20;
-    pub const MAX_PAGES: u64 = 1 << 22;
-    pub const CACHE_SYMLINKS: u64 = 1 << 23;
-    pub const HANDLE_KILLPRIV_V2: u64 = 1 << 28;
-    pub const INIT_EXT: u64 = 1 << 30;
-    pub const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
-    pub const OVER_IO_URING: u64 = 1 << 41;
+    numbers! { u64:
+        ASYNC_READ = 1 << 0, BIG_WRITES = 1 << 5, AUTO_INVAL_DATA = 1 << 12, DO_READDIRPLUS = 1 << 13,
+        READDIRPLUS_AUTO = 1 << 14, ASYNC_DIO = 1 << 15, PARALLEL_DIROPS = 1 << 18, POSIX_ACL = 1 << 20,
+        MAX_PAGES = 1 << 22, CACHE_SYMLINKS = 1 << 23, HANDLE_KILLPRIV_V2 = 1 << 28, INIT_EXT = 1 << 30,
+        DIRECT_IO_ALLOW_MMAP = 1 << 36, OVER_IO_URING = 1 << 41,
+    }
 }
 
 /// `FOPEN_…`, flags of an answer to OPEN.
 pub mod opened {
-    pub const DIRECT_IO: u32 = 1 << 0;
-    pub const KEEP_CACHE: u32 = 1 << 1;
-    pub const PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
+    numbers! { u32: DIRECT_IO = 1 << 0, KEEP_CACHE = 1 << 1, PARALLEL_DIRECT_WRITES = 1 << 6 }
 }
 
 /// `FATTR_…`: the attributes that a SETATTR changes.
 pub mod set {
-    pub const MODE: u32 = 1 << 0;
-    pub const UID: u32 = 1 << 1;
-    pub const GID: u32 = 1 << 2;
-    pub const SIZE: u32 = 1 << 3;
-    pub const ATIME: u32 = 1 << 4;
-    pub const MTIME: u32 = 1 << 5;
-    pub const ATIME_NOW: u32 = 1 << 7;
-    pub const MTIME_NOW: u32 = 1 << 8;
-    pub const KILL_SUIDGID: u32 = 1 << 11;
+    numbers! { u32:
+        MODE = 1 << 0, UID = 1 << 1, GID = 1 << 2, SIZE = 1 << 3, ATIME = 1 << 4, MTIME = 1 << 5,
+        ATIME_NOW = 1 << 7, MTIME_NOW = 1 << 8, KILL_SUIDGID = 1 << 11,
+    }
 }
 
 /// `FUSE_WRITE_CACHE`: a flag of WRITE. The data come from a program's memory mapping.
@@ -112,30 +69,17 @@ pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 pub struct Errno(pub i32);
 
 impl Errno {
-    pub const EPERM: Self = Self(1);
-    pub const ENOENT: Self = Self(2);
-    pub const EINTR: Self = Self(4);
-    pub const EIO: Self = Self(5);
-    pub const ENXIO: Self = Self(6);
-    pub const EBADF: Self = Self(9);
-    pub const ENOMEM: Self = Self(12);
-    pub const EEXIST: Self = Self(17);
-    pub const EXDEV: Self = Self(18);
-    pub const ENOTDIR: Self = Self(20);
-    pub const EISDIR: Self = Self(21);
-    pub const EINVAL: Self = Self(22);
-    pub const EFBIG: Self = Self(27);
-    pub const ENOSPC: Self = Self(28);
-    pub const EROFS: Self = Self(30);
-    pub const EMLINK: Self = Self(31);
-    pub const ERANGE: Self = Self(34);
-    /// The kernel never sends this kind of request again, for any node.
-    pub const ENOSYS: Self = Self(38);
-    pub const ENOTEMPTY: Self = Self(39);
-    pub const ENODATA: Self = Self(61);
-    pub const EOPNOTSUPP: Self = Self(95);
-    /// The kernel looks the name up again.
-    pub const ESTALE: Self = Self(116);
+    numbers! { Self:
+        EPERM = Self(1), ENOENT = Self(2), EINTR = Self(4), EIO = Self(5), ENXIO = Self(6), EBADF = Self(9),
+        ENOMEM = Self(12), EEXIST = Self(17), EXDEV = Self(18), ENOTDIR = Self(20), EISDIR = Self(21),
+        EINVAL = Self(22), EFBIG = Self(27), ENOSPC = Self(28), EROFS = Self(30), EMLINK = Self(31),
+        ERANGE = Self(34),
+        /// The kernel never sends this kind of request again, for any node.
+        ENOSYS = Self(38),
+        ENOTEMPTY = Self(39), ENODATA = Self(61), EOPNOTSUPP = Self(95),
+        /// The kernel looks the name up again.
+        ESTALE = Self(116),
+    }
 
     /// The error that a program gets when its read, write or flush fails in the store.
     pub fn of(error: &io::Error) -> Self {
@@ -302,7 +246,8 @@ fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_ne_bytes(bytes[at..at + 4].try_into().expect("4 bytes"))
 }
 
-fn u64_at(bytes: &[u8], at: usize) -> u64 {
+/// The 8-byte number at `at`.
+pub fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_ne_bytes(bytes[at..at + 8].try_into().expect("8 bytes"))
 }
 

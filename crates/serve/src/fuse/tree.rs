@@ -22,7 +22,7 @@ use rustix::process::{getegid, geteuid};
 use super::answers::{Answer, Answers};
 use super::mount::NewMount;
 use super::protocol::{
-    Errno, FuseRequest, WRITE_CACHE, WRITE_KILL_SUIDGID, Writer, init, opcode, opened, set, split_name,
+    Errno, FuseRequest, WRITE_CACHE, WRITE_KILL_SUIDGID, Writer, init, opcode, opened, set, split_name, u64_at,
 };
 use super::{FuseMount, FuseOptions, FuseTransport, sys};
 
@@ -828,10 +828,6 @@ fn name(data: &[u8]) -> Result<(&OsStr, &[u8]), Errno> {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn u64_at(bytes: &[u8; 16], at: usize) -> u64 {
-    u64::from_ne_bytes(bytes[at..at + 8].try_into().expect("8 bytes"))
 }
 
 /// Whole seconds, which are negative before 1970, and nanoseconds to add.

@@ -2,7 +2,7 @@
 //! needs is shared.
 
 use std::ffi::OsStr;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -13,7 +13,9 @@ use claviger_engine::trees::{Attributes, Entry, Node, NodeKind, Space, Tree};
 use rustix::io::Errno;
 use serde::de::DeserializeOwned;
 
-use super::opening::{Folder, FolderRequest, Hello, IoSide, KeyProcessMessage, KeySide, PIECE, Terms, Turns};
+use super::opening::{
+    Folder, FolderRequest, Hello, IoSide, KeyProcessMessage, KeySide, PIECE, Terms, Turns, receive_bytes,
+};
 
 /// The most names of a folder that are sent: more than unlocking reads.
 const MOST_NAMES: usize = 200_000;
@@ -121,18 +123,6 @@ fn send(mut socket: &UnixStream, bytes: &[u8]) -> io::Result<()> {
     socket.write_all(bytes)
 }
 
-fn receive(mut socket: &UnixStream) -> io::Result<Vec<u8>> {
-    let mut len = [0; 4];
-    socket.read_exact(&mut len)?;
-    let len = u32::from_le_bytes(len) as usize;
-    if len > LONGEST {
-        return Err(io::ErrorKind::InvalidData.into());
-    }
-    let mut bytes = vec![0; len];
-    socket.read_exact(&mut bytes)?;
-    Ok(bytes)
-}
-
 impl KeySide {
     /// The folder, read-only, if a folder is shared.
     pub fn folder(&self) -> Option<FoundFolder> {
@@ -154,7 +144,7 @@ struct ForwardedTree {
 impl ForwardedTree {
     fn ask(&self, request: FolderRequest) -> io::Result<Vec<u8>> {
         let mut answer = Vec::new();
-        let heard = |socket: &UnixStream| receive(socket).map(|bytes| answer = bytes);
+        let heard = |socket: &UnixStream| receive_bytes(socket, LONGEST).map(|bytes| answer = bytes);
         self.channel.turn(&KeyProcessMessage::Folder(request), |_| Ok(()), heard)?;
         Ok(answer)
     }

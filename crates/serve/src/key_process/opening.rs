@@ -482,16 +482,21 @@ pub(super) fn send(mut socket: &UnixStream, message: &impl Serialize) -> io::Res
     socket.write_all(&[&len.to_le_bytes()[..], &text].concat())
 }
 
-pub(super) fn receive<T: DeserializeOwned>(mut socket: &UnixStream) -> io::Result<T> {
+pub(super) fn receive<T: DeserializeOwned>(socket: &UnixStream) -> io::Result<T> {
+    Ok(serde_json::from_slice(&receive_bytes(socket, LONGEST)?)?)
+}
+
+/// Receives at most `longest` bytes, with their length in four bytes before them.
+pub(super) fn receive_bytes(mut socket: &UnixStream, longest: usize) -> io::Result<Vec<u8>> {
     let mut len = [0; 4];
     socket.read_exact(&mut len)?;
     let len = u32::from_le_bytes(len) as usize;
-    if len > LONGEST {
+    if len > longest {
         return Err(io::ErrorKind::InvalidData.into());
     }
-    let mut text = vec![0; len];
-    socket.read_exact(&mut text)?;
-    Ok(serde_json::from_slice(&text)?)
+    let mut bytes = vec![0; len];
+    socket.read_exact(&mut bytes)?;
+    Ok(bytes)
 }
 
 #[cfg(test)]

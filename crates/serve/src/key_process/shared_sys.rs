@@ -166,12 +166,8 @@ pub struct Slots {
 impl Slots {
     pub fn new(shared: impl Into<Arc<Shared>>) -> Self {
         let unallocated = Arc::new(Mutex::new(FreeRanges(std::iter::once(SLOTS * ROOM..DATA).collect())));
-        Self {
-            shared: shared.into(),
-            free: Mutex::new((0..SLOTS).rev().map(|slot| (slot, 0)).collect()),
-            freed: Condvar::new(),
-            unallocated,
-        }
+        let free = Mutex::new((0..SLOTS).rev().map(|slot| (slot, 0)).collect());
+        Self { shared: shared.into(), free, freed: Condvar::new(), unallocated }
     }
 
     pub fn shared(&self) -> &Shared {

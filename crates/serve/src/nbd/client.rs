@@ -100,19 +100,9 @@ impl Client {
         let structured = replies == Replies::Structured;
         let RemoteExport { len, flags, structured, .. } =
             greet::greet(&socket, tls, name, structured, Deadline::within(HANDSHAKE, None))?;
-        let mut client = Self {
-            socket,
-            len,
-            flags,
-            structured,
-            next_cookie: 1,
-            pending: HashMap::new(),
-            outgoing: Vec::new(),
-            inbox: Aligned::default(),
-            held: 0..0,
-        };
-        client.inbox.reserve(INBOX);
-        Ok(client)
+        let (pending, outgoing, mut inbox) = (HashMap::new(), Vec::new(), Aligned::default());
+        inbox.reserve(INBOX);
+        Ok(Self { socket, len, flags, structured, next_cookie: 1, pending, outgoing, inbox, held: 0..0 })
     }
 
     /// Size of the export in bytes.

@@ -454,16 +454,10 @@ impl Exports {
         let exported = |Export { name, description, store, read_only, block_size }| {
             // Every disk has sectors of at least 512 bytes, which need not be announced.
             let sector = u32::try_from(store.sector_size()).ok().filter(|size| u64::from(*size) > SMALLEST_SECTOR);
-            Exported {
-                name,
-                description,
-                len: store.len(),
-                read_only: read_only || !store.writable(),
-                smallest_block: sector.unwrap_or(1),
-                block_size: block_size.max(sector.unwrap_or(1)),
-                store,
-                durable: Durable::default(),
-            }
+            let (len, read_only) = (store.len(), read_only || !store.writable());
+            let smallest_block = sector.unwrap_or(1);
+            let (block_size, durable) = (block_size.max(smallest_block), Durable::default());
+            Exported { name, description, store, len, read_only, smallest_block, block_size, durable }
         };
         Ok(Self(exports.into_iter().map(exported).collect()))
     }

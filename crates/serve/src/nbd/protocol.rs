@@ -31,75 +31,46 @@ pub mod handshake {
 
 /// "Transmission flags".
 pub mod export {
-    pub const HAS_FLAGS: u16 = 1 << 0;
-    pub const READ_ONLY: u16 = 1 << 1;
-    pub const SEND_FLUSH: u16 = 1 << 2;
-    pub const SEND_FUA: u16 = 1 << 3;
-    pub const SEND_TRIM: u16 = 1 << 5;
-    pub const SEND_WRITE_ZEROES: u16 = 1 << 6;
-    pub const SEND_DF: u16 = 1 << 7;
-    pub const CAN_MULTI_CONN: u16 = 1 << 8;
+    numbers! { u16:
+        HAS_FLAGS = 1 << 0, READ_ONLY = 1 << 1, SEND_FLUSH = 1 << 2, SEND_FUA = 1 << 3, SEND_TRIM = 1 << 5,
+        SEND_WRITE_ZEROES = 1 << 6, SEND_DF = 1 << 7, CAN_MULTI_CONN = 1 << 8,
+    }
 }
 
 /// "Option types".
 pub mod option {
-    pub const EXPORT_NAME: u32 = 1;
-    pub const ABORT: u32 = 2;
-    pub const LIST: u32 = 3;
-    pub const STARTTLS: u32 = 5;
-    pub const INFO: u32 = 6;
-    pub const GO: u32 = 7;
-    pub const STRUCTURED_REPLY: u32 = 8;
+    numbers! { u32: EXPORT_NAME = 1, ABORT = 2, LIST = 3, STARTTLS = 5, INFO = 6, GO = 7, STRUCTURED_REPLY = 8 }
 }
 
 /// "Option reply types". Errors have bit 31.
 pub mod reply {
-    pub const ACK: u32 = 1;
-    pub const SERVER: u32 = 2;
-    pub const INFO: u32 = 3;
-    pub const ERROR: u32 = 1 << 31;
-    pub const ERR_UNSUP: u32 = ERROR + 1;
-    pub const ERR_POLICY: u32 = ERROR + 2;
-    pub const ERR_INVALID: u32 = ERROR + 3;
-    pub const ERR_TLS_REQD: u32 = ERROR + 5;
-    pub const ERR_UNKNOWN: u32 = ERROR + 6;
-    pub const ERR_BLOCK_SIZE_REQD: u32 = ERROR + 8;
+    numbers! { u32:
+        ACK = 1, SERVER = 2, INFO = 3, ERROR = 1 << 31, ERR_UNSUP = ERROR + 1, ERR_POLICY = ERROR + 2,
+        ERR_INVALID = ERROR + 3, ERR_TLS_REQD = ERROR + 5, ERR_UNKNOWN = ERROR + 6,
+        ERR_BLOCK_SIZE_REQD = ERROR + 8,
+    }
 }
 
 /// "Option reply types", `NBD_REP_INFO`: the kinds of information.
 pub mod info {
-    pub const EXPORT: u16 = 0;
-    pub const NAME: u16 = 1;
-    pub const DESCRIPTION: u16 = 2;
-    pub const BLOCK_SIZE: u16 = 3;
+    numbers! { u16: EXPORT = 0, NAME = 1, DESCRIPTION = 2, BLOCK_SIZE = 3 }
 }
 
 /// "Request types".
 pub mod command {
-    pub const READ: u16 = 0;
-    pub const WRITE: u16 = 1;
-    pub const DISC: u16 = 2;
-    pub const FLUSH: u16 = 3;
-    pub const TRIM: u16 = 4;
-    pub const WRITE_ZEROES: u16 = 6;
+    numbers! { u16: READ = 0, WRITE = 1, DISC = 2, FLUSH = 3, TRIM = 4, WRITE_ZEROES = 6 }
 }
 
 /// "Command flags".
 pub mod flag {
-    pub const FUA: u16 = 1 << 0;
-    pub const NO_HOLE: u16 = 1 << 1;
-    pub const DF: u16 = 1 << 2;
+    numbers! { u16: FUA = 1 << 0, NO_HOLE = 1 << 1, DF = 1 << 2 }
 }
 
 /// "Structured reply types". Errors have bit 15.
 pub mod chunk {
     /// "Structured reply flags": the last chunk of a reply.
     pub const DONE: u16 = 1;
-    pub const NONE: u16 = 0;
-    pub const OFFSET_DATA: u16 = 1;
-    pub const OFFSET_HOLE: u16 = 2;
-    pub const ERROR_BIT: u16 = 1 << 15;
-    pub const ERROR: u16 = ERROR_BIT + 1;
+    numbers! { u16: NONE = 0, OFFSET_DATA = 1, OFFSET_HOLE = 2, ERROR_BIT = 1 << 15, ERROR = ERROR_BIT + 1 }
 }
 
 /// A protocol error number ("Error values"), independent of this system's numbers.
@@ -107,14 +78,10 @@ pub mod chunk {
 pub struct NbdErrno(pub u32);
 
 impl NbdErrno {
-    pub const EPERM: Self = Self(1);
-    pub const EIO: Self = Self(5);
-    pub const ENOMEM: Self = Self(12);
-    pub const EINVAL: Self = Self(22);
-    pub const ENOSPC: Self = Self(28);
-    pub const EOVERFLOW: Self = Self(75);
-    pub const ENOTSUP: Self = Self(95);
-    pub const ESHUTDOWN: Self = Self(108);
+    numbers! { Self:
+        EPERM = Self(1), EIO = Self(5), ENOMEM = Self(12), EINVAL = Self(22), ENOSPC = Self(28),
+        EOVERFLOW = Self(75), ENOTSUP = Self(95), ESHUTDOWN = Self(108),
+    }
 
     /// The error number that best describes a store's error.
     pub fn of(error: &std::io::Error) -> Self {

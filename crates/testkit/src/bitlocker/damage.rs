@@ -1,6 +1,5 @@
 //! Damage to BitLocker volumes, accidental or deliberate.
 
-use super::eow;
 use super::maker::{Made, State};
 use super::metadata::{Datum, HEADERS, Nonces, Seal, set_datums, validation};
 use crate::random::Random;
@@ -76,13 +75,6 @@ impl Made {
     /// Overwrites the boot sector with noise.
     pub fn wipe_boot_sector(&mut self) {
         self.image[..512].copy_from_slice(&Random::new(0xB007).bytes(512));
-    }
-
-    /// Overwrites all areas of encrypt-on-write with zeros.
-    pub fn lose_bitmaps(&mut self) {
-        for area in self.layout.encrypt_on_write.iter().flat_map(eow::Layout::reserved) {
-            self.image[area.start as usize..area.end as usize].fill(0);
-        }
     }
 
     /// Gives copy `copy` of the metadata another label, like a copy from another time. It is otherwise valid.

@@ -180,13 +180,8 @@ impl Layout {
         };
         let header = metadata[0] + metadata_len;
         let spare = header + header_len;
-        let mut layout = Self {
-            metadata,
-            metadata_len,
-            header: header..spare,
-            spare: spare..spare + 0x1_0000,
-            encrypt_on_write: None,
-        };
+        let (header, spare) = (header..spare, spare..spare + 0x1_0000);
+        let mut layout = Self { metadata, metadata_len, header, spare, encrypt_on_write: None };
         layout.encrypt_on_write = volume.encrypt_on_write.as_ref().map(|on_write| {
             let places = [layout.spare.end, metadata[1] + metadata_len];
             eow::Layout::new(on_write, volume.size, volume.sector_size, places)
@@ -356,18 +351,9 @@ impl<'a> Making<'a> {
             layout.write(on_write, &mut image, old.as_deref());
         }
         self.boot(&mut image);
-        Made {
-            image,
-            plaintext,
-            features: self.features(),
-            guid: self.guid,
-            protectors: self.protectors,
-            vmk: self.vmk,
-            fvek: self.fvek,
-            unlocks: self.unlocks,
-            layout: self.layout,
-            volume: self.volume.clone(),
-        }
+        let (features, volume) = (self.features(), self.volume.clone());
+        let Self { guid, protectors, vmk, fvek, unlocks, layout, .. } = self;
+        Made { image, plaintext, features, guid, protectors, vmk, fvek, unlocks, layout, volume }
     }
 
     fn seal(&self) -> Seal {

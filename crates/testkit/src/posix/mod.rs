@@ -55,20 +55,10 @@ impl Case {
 }
 
 /// All cases, one table per call.
+#[rustfmt::skip]
 const CASES: &[&[Case]] = &[
-    paths::CASES,
-    open::CASES,
-    truncate::CASES,
-    rename::CASES,
-    links::CASES,
-    folders::CASES,
-    nodes::CASES,
-    attributes::CASES,
-    access::CASES,
-    xattr::CASES,
-    data::CASES,
-    locks::CASES,
-    odd::CASES,
+    paths::CASES, open::CASES, truncate::CASES, rename::CASES, links::CASES, folders::CASES, nodes::CASES,
+    attributes::CASES, access::CASES, xattr::CASES, data::CASES, locks::CASES, odd::CASES,
 ];
 
 /// The trusted folder for comparison.

@@ -73,19 +73,10 @@ impl Camellia {
             rounds.extend(all(&[(ka, 60), (kl, 94), (ka, 94), (kl, 111)]));
             (all(&[(kl, 0), (ka, 111)]), rounds, all(&[(ka, 30), (kl, 77)]))
         } else {
+            #[rustfmt::skip]
             let rounds = all(&[
-                (kb, 0),
-                (kr, 15),
-                (ka, 15),
-                (kb, 30),
-                (kl, 45),
-                (ka, 45),
-                (kr, 60),
-                (kb, 60),
-                (kl, 77),
-                (kr, 94),
-                (ka, 94),
-                (kl, 111),
+                (kb, 0), (kr, 15), (ka, 15), (kb, 30), (kl, 45), (ka, 45),
+                (kr, 60), (kb, 60), (kl, 77), (kr, 94), (ka, 94), (kl, 111),
             ]);
             (all(&[(kl, 0), (kb, 111)]), rounds, all(&[(kr, 30), (kl, 60), (ka, 77)]))
         };
@@ -126,15 +117,10 @@ fn crypt(kw: [u64; 4], rounds: impl Iterator<Item = u64>, mut layers: impl Itera
 
 /// Section 2.4.1: applies the S-boxes, then replaces each byte by the sum of the bytes that the specification lists for it.
 fn f(input: u64, key: u64) -> u64 {
+    #[rustfmt::skip]
     const SUMS: [&[usize]; 8] = [
-        &[1, 3, 4, 6, 7, 8],
-        &[1, 2, 4, 5, 7, 8],
-        &[1, 2, 3, 5, 6, 8],
-        &[2, 3, 4, 5, 6, 7],
-        &[1, 2, 6, 7, 8],
-        &[2, 3, 5, 7, 8],
-        &[3, 4, 5, 6, 8],
-        &[1, 4, 5, 6, 7],
+        &[1, 3, 4, 6, 7, 8], &[1, 2, 4, 5, 7, 8], &[1, 2, 3, 5, 6, 8], &[2, 3, 4, 5, 6, 7],
+        &[1, 2, 6, 7, 8], &[2, 3, 5, 7, 8], &[3, 4, 5, 6, 8], &[1, 4, 5, 6, 7],
     ];
     let s1 = |x: u8| SBOX1[usize::from(x)];
     let s2 = |x: u8| s1(x).rotate_left(1);

@@ -56,14 +56,6 @@ pub fn truecrypt_cbc_encrypt(groups: &[&[Sized<'_>]], area: &[u8; 32], number: u
     }
 }
 
-/// The inverse of [`truecrypt_cbc_encrypt`]. Groups and ciphers are in *encryption* order, but the functions decrypt.
-pub fn truecrypt_cbc_decrypt(groups: &[&[Sized<'_>]], area: &[u8; 32], number: u64, sector: &mut [u8]) {
-    for group in groups.iter().rev() {
-        let (iv, whitening) = sector_constants(group[0].0, area, number);
-        chain_decrypt(group, &iv, &whitening, sector);
-    }
-}
-
 /// The same for a header: IV and whitening come straight from the area.
 pub fn truecrypt_cbc_encrypt_header(groups: &[&[Sized<'_>]], area: &[u8; 32], header: &mut [u8]) {
     for group in groups {
@@ -71,7 +63,7 @@ pub fn truecrypt_cbc_encrypt_header(groups: &[&[Sized<'_>]], area: &[u8; 32], he
     }
 }
 
-/// The inverse of [`truecrypt_cbc_encrypt_header`], with functions that decrypt.
+/// The inverse of [`truecrypt_cbc_encrypt_header`]. Groups and ciphers are in *encryption* order, but the functions decrypt.
 pub fn truecrypt_cbc_decrypt_header(groups: &[&[Sized<'_>]], area: &[u8; 32], header: &mut [u8]) {
     for group in groups.iter().rev() {
         chain_decrypt(group, &area[..group[0].0], &area[8..16], header);

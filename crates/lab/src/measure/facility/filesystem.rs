@@ -11,6 +11,7 @@ use rustix::process::geteuid;
 
 use super::CommandStep;
 use super::process::{self, Background, Runner, retry};
+use super::words::unicode;
 use crate::measure::program;
 use crate::model::parameters::FilesystemKind;
 
@@ -128,7 +129,7 @@ fn mkfs(kind: FilesystemKind, device: &Path, len: Option<u64>) -> Result<Command
     const EXT4: &[&str] = &["mkfs.ext4", "-q", "-F", "-m", "0", "-b", "4096", "-E", EXT4_AT_ONCE];
     const XFS: &[&str] = &["mkfs.xfs", "-q", "-f", "-K"];
     const VFAT: &[&str] = &["mkfs.vfat", "-F", "32", "-I"];
-    let device = text(device)?;
+    let device = unicode(device)?;
     let in_units = |unit: u64| len.map(|len| (len / unit).to_string());
     match kind {
         FilesystemKind::Ext4 => step(EXT4.iter().copied().chain([device]).chain(in_units(4096).as_deref())),
@@ -141,14 +142,10 @@ fn mkfs(kind: FilesystemKind, device: &Path, len: Option<u64>) -> Result<Command
 }
 
 fn fuse2fs(image: &Path, dir: &Path) -> Result<CommandStep> {
-    let foreground = step(["fuse2fs", "-f", "-o", "fakeroot", text(image)?, text(dir)?])?;
+    let foreground = step(["fuse2fs", "-f", "-o", "fakeroot", unicode(image)?, unicode(dir)?])?;
     Ok(CommandStep { until_there: Some(dir.to_owned()), ..foreground })
 }
 
 fn step<'a>(words: impl IntoIterator<Item = &'a str>) -> Result<CommandStep> {
     Ok(CommandStep { run: words.into_iter().map(ToOwned::to_owned).collect(), ..CommandStep::default() })
-}
-
-fn text(path: &Path) -> Result<&str> {
-    path.to_str().ok_or_else(|| Error::misuse("a path that is not Unicode").at(path))
 }

@@ -86,50 +86,17 @@ struct Another {
     format: &'static str,
     /// The suffix of the format's name.
     name: &'static str,
-    /// For people.
-    what: &'static str,
-    wish: &'static [&'static str],
-    /// In the place of the format's own.
-    manner: Option<&'static Manner>,
+    cipher: &'static str,
+    /// Whether loop-AES derives its only key from a passphrase, of the size that its `AES256` has.
+    one_key: bool,
 }
 
-/// loop-AES with the one key that it derives from a passphrase, of the size that its `AES256` has.
-const ONE_KEY: Another = Another {
-    format: "loop-AES",
-    name: "one-key",
-    what: "aes, one key of 256 bits",
-    wish: &["--cipher", "aes", "--key-size", "256"],
-    manner: Some(&MANNER),
-};
-
 const OTHERS: &[Another] = &[
-    Another {
-        format: PLAIN,
-        name: "serpent-cbc-essiv",
-        what: "serpent-cbc-essiv:sha256",
-        wish: &["--cipher", "serpent-cbc-essiv:sha256"],
-        manner: None,
-    },
-    Another {
-        format: PLAIN,
-        name: "twofish-cbc-essiv",
-        what: "twofish-cbc-essiv:sha256",
-        wish: &["--cipher", "twofish-cbc-essiv:sha256"],
-        manner: None,
-    },
-    ONE_KEY,
-    Another {
-        name: "one-key-serpent",
-        what: "serpent, one key of 256 bits",
-        wish: &["--cipher", "serpent", "--key-size", "256"],
-        ..ONE_KEY
-    },
-    Another {
-        name: "one-key-twofish",
-        what: "twofish, one key of 256 bits",
-        wish: &["--cipher", "twofish", "--key-size", "256"],
-        ..ONE_KEY
-    },
+    Another { format: PLAIN, name: "serpent-cbc-essiv", cipher: "serpent-cbc-essiv:sha256", one_key: false },
+    Another { format: PLAIN, name: "twofish-cbc-essiv", cipher: "twofish-cbc-essiv:sha256", one_key: false },
+    Another { format: "loop-AES", name: "one-key", cipher: "aes", one_key: true },
+    Another { format: "loop-AES", name: "one-key-serpent", cipher: "serpent", one_key: true },
+    Another { format: "loop-AES", name: "one-key-twofish", cipher: "twofish", one_key: true },
 ];
 
 /// How else a folder is encrypted than by default.
@@ -200,8 +167,13 @@ fn encrypted(transport: Transport) -> impl Iterator<Item = Facility> {
         });
         let integrity = if format.takes().creating.contains(&Parameter::Integrity) { INTEGRITY } else { &[] };
         let others = OTHERS.iter().filter(move |another| another.format == format.name()).map(move |another| {
-            let name = format!("{}:{}", name_of(format), another.name);
-            suite(format, name, another.what, another.wish, another.manner, transport)
+            let Another { name, cipher, one_key, .. } = *another;
+            let name = format!("{}:{name}", name_of(format));
+            let (what, wish) = (format!("{cipher}, one key of 256 bits"), ["--cipher", cipher, "--key-size", "256"]);
+            match one_key {
+                true => suite(format, name, &what, &wish, Some(&MANNER), transport),
+                false => suite(format, name, cipher, &wish[..2], None, transport),
+            }
         });
         let suites = suites.chain(others);
         suites.chain(integrity.iter().map(move |code| {

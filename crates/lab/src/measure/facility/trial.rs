@@ -103,18 +103,8 @@ pub fn try_out(facility: &Facility, lab: &Lab) -> Result<FacilityTrial> {
         Err(e) if matches!(e.kind, ErrorKind::Unsupported { .. }) => None,
         Err(e) => return Err(e),
     };
-    let (name, direct, size) = (facility.name.clone(), surface.direct, surface.len);
-    Ok(FacilityTrial {
-        facility: name,
-        create_s,
-        open_s,
-        size,
-        direct,
-        processes,
-        files,
-        refused_s,
-        encrypted_at_rest: !plain,
-    })
+    let (facility, direct, size, encrypted_at_rest) = (facility.name.clone(), surface.direct, surface.len, !plain);
+    Ok(FacilityTrial { facility, create_s, open_s, size, direct, processes, files, refused_s, encrypted_at_rest })
 }
 
 /// Whether these bytes stand anywhere in the file or device, or in a file below the folder.

@@ -1,6 +1,7 @@
 //! The names in braces in the words of a facility's commands.
 
-use std::path::Path;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
 use claviger_engine::{Error, Result};
 
@@ -16,16 +17,15 @@ pub const LISTS: &[&str] = &["cheap", "trace"];
 /// What the names stand for.
 #[derive(Clone, Debug, Default)]
 pub struct Words {
-    names: Vec<(&'static str, String)>,
-    lists: Vec<(&'static str, Vec<String>)>,
+    names: BTreeMap<&'static str, String>,
+    lists: BTreeMap<&'static str, Vec<String>>,
 }
 
 impl Words {
     /// `name`, one of [`NAMES`], stands for `value` from now on.
     pub fn set(&mut self, name: &'static str, value: impl Into<String>) {
         debug_assert!(NAMES.contains(&name));
-        self.names.retain(|(other, _)| *other != name);
-        self.names.push((name, value.into()));
+        self.names.insert(name, value.into());
     }
 
     /// Like [`Words::set`], for a path.
@@ -33,16 +33,14 @@ impl Words {
     /// # Errors
     /// `Misuse` where the path is not Unicode.
     pub fn set_path(&mut self, name: &'static str, path: &Path) -> Result<()> {
-        let text = path.to_str().ok_or_else(|| Error::misuse("a path that is not Unicode").at(path))?;
-        self.set(name, text);
+        self.set(name, unicode(path)?);
         Ok(())
     }
 
     /// `name`, one of [`LISTS`], stands for these words from now on, in which names may stand.
     pub fn set_list(&mut self, name: &'static str, words: &[String]) {
         debug_assert!(LISTS.contains(&name));
-        self.lists.retain(|(other, _)| *other != name);
-        self.lists.push((name, words.to_vec()));
+        self.lists.insert(name, words.to_vec());
     }
 
     /// The text with what its names stand for.
@@ -56,8 +54,7 @@ impl Words {
             let (before, from) = rest.split_at(start);
             let end = from.find('}').ok_or_else(|| Error::misuse(format!("{text:?}: a brace is not closed")))?;
             let name = &from[1..end];
-            let found = self.names.iter().find(|(known, _)| *known == name);
-            let (_, value) = found.ok_or_else(|| {
+            let value = self.names.get(name).ok_or_else(|| {
                 let all = NAMES.join("}, {");
                 Error::misuse(format!("{text:?}: there is no {{{name}}}; the names are: {{{all}}}"))
             })?;
@@ -73,9 +70,9 @@ impl Words {
     pub fn words(&self, words: &[String]) -> Result<Vec<String>> {
         let mut out = Vec::new();
         for word in words {
-            let list = self.lists.iter().find(|(name, _)| word.strip_prefix('{') == Some(&format!("{name}}}")));
-            match list {
-                Some((_, list)) => out.extend(list.iter().map(|w| self.text(w)).collect::<Result<Vec<_>>>()?),
+            let name = word.strip_prefix('{').and_then(|word| word.strip_suffix('}'));
+            match name.and_then(|name| self.lists.get(name)) {
+                Some(list) => out.extend(list.iter().map(|w| self.text(w)).collect::<Result<Vec<_>>>()?),
                 None => out.push(self.text(word)?),
             }
         }
@@ -88,15 +85,18 @@ impl Words {
         Ok(CommandStep {
             run: self.words(run)?,
             stdin: stdin.as_ref().map(|text| self.text(text)).transpose()?,
-            until_there: until_there.as_ref().map(|path| self.path(path)).transpose()?,
+            until_there: until_there.as_ref().map(|path| self.text(unicode(path)?).map(PathBuf::from)).transpose()?,
             env: env.iter().map(|(name, value)| Ok((name.clone(), self.text(value)?))).collect::<Result<_>>()?,
         })
     }
+}
 
-    fn path(&self, path: &Path) -> Result<std::path::PathBuf> {
-        let text = path.to_str().ok_or_else(|| Error::misuse("a path that is not Unicode").at(path))?;
-        Ok(self.text(text)?.into())
-    }
+/// The path as text.
+///
+/// # Errors
+/// `Misuse` where it is not Unicode.
+pub fn unicode(path: &Path) -> Result<&str> {
+    path.to_str().ok_or_else(|| Error::misuse("a path that is not Unicode").at(path))
 }
 
 /// Checks that every name in the facility's words is known.

@@ -166,11 +166,8 @@ impl Journal {
         journal.lock()?;
         let bytes = reading::read(&journal.file).map_err(|e| e.at(&journal.path))?;
         let (state, whole) = parse(&bytes, &journal.path)?;
-        journal
-            .file
-            .set_len(whole)
-            .and_then(|()| journal.file.sync_all())
-            .map_err(|e| Error::from(e).at(&journal.path))?;
+        let cut = journal.file.set_len(whole).and_then(|()| journal.file.sync_all());
+        cut.map_err(|e| Error::from(e).at(&journal.path))?;
         Ok((journal, state))
     }
 

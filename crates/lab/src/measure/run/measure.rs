@@ -114,16 +114,11 @@ pub fn measure(prepared: &PreparedRun, journal: &mut Journal, state: &mut RunSta
             cancelled: hands.cancelled,
         };
         let labs: Vec<Lab> = places.stores.iter().enumerate().map(lab).collect();
-        let mut bench = ReportingBench {
-            real: Real::new(&labs, &prepared.facilities, &prepared.workloads, prepared.stores_at_once),
-            prepared,
-            tell: hands.tell,
-            done: 0,
-            took: BTreeMap::new(),
-            failed: BTreeMap::new(),
-            cancelled: hands.cancelled,
-        };
-        schedule::carry_out(state, &mut bench, hands.cancelled, &mut |_, entry| journal.add(entry))?;
+        let real = Real::new(&labs, &prepared.facilities, &prepared.workloads, prepared.stores_at_once);
+        let &Hands { tell, cancelled, .. } = hands;
+        let (took, failed) = (BTreeMap::new(), BTreeMap::new());
+        let mut bench = ReportingBench { real, prepared, tell, done: 0, took, failed, cancelled };
+        schedule::carry_out(state, &mut bench, cancelled, &mut |_, entry| journal.add(entry))?;
     }
     note(journal, state, JournalEntry::End(Moment::now()))
 }

@@ -49,32 +49,16 @@ pub const SWEEP: Preset = Preset {
 
 /// Facilities that encrypt file by file, with the file workloads of the studies and work at which they are slow: small files,
 /// long listings, small requests in a large file.
+#[rustfmt::skip]
 pub const FILES: Preset = Preset {
     quick: &["files/eCryptfs", "eCryptfs", "gocryptfs"],
     more: &[
-        "files/eCryptfs:clear-names",
-        "gocryptfs:xchacha",
-        "EncFS",
-        "EncFS:paranoia",
-        "CryFS",
-        "CryFS:aes-256-gcm",
-        "securefs",
-        "fscrypt",
-        "ntfs-3g",
+        "files/eCryptfs:clear-names", "gocryptfs:xchacha", "EncFS", "EncFS:paranoia", "CryFS", "CryFS:aes-256-gcm",
+        "securefs", "fscrypt", "ntfs-3g",
     ],
     workloads: &[
-        "fio",
-        "tree",
-        "large-file",
-        "small-files",
-        "unpack",
-        "compile",
-        "gzip",
-        "compilebench-like",
-        "bonnie++",
-        "dbench",
-        "sqlite",
-        "pgbench",
+        "fio", "tree", "large-file", "small-files", "unpack", "compile", "gzip", "compilebench-like", "bonnie++",
+        "dbench", "sqlite", "pgbench",
     ],
 };
 

@@ -156,12 +156,8 @@ fn with_hint(error: &Error) -> String {
 }
 
 fn failure(step: &ScheduledPass, workload: Option<String>, error: &str) -> JournalEntry {
-    JournalEntry::Failure(RunFailure {
-        facility: step.facility.clone(),
-        workload,
-        round: step.round,
-        error: error.into(),
-    })
+    let (facility, error) = (step.facility.clone(), error.into());
+    JournalEntry::Failure(RunFailure { facility, workload, round: step.round, error })
 }
 
 fn left_out(step: &ScheduledPass, reason: &str) -> JournalEntry {

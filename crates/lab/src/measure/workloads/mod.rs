@@ -22,6 +22,7 @@ mod prelude {
     pub(super) use crate::model::figures::{Elapsed, Measure};
     pub(super) use crate::model::plan::{Level, Plan};
     pub(super) use crate::model::random::Random;
+    pub(super) use crate::model::words::word;
 }
 
 /// All workloads, in the order of a report.
@@ -97,6 +98,12 @@ pub struct WorkloadOutcome {
     pub traces: Vec<Trace>,
     /// Notes for the reader, in whole sentences that are the same in each pass: they are shown once.
     pub notes: Vec<String>,
+}
+
+impl From<Vec<Measure>> for WorkloadOutcome {
+    fn from(measures: Vec<Measure>) -> Self {
+        Self { measures, ..Self::default() }
+    }
 }
 
 #[cfg(test)]

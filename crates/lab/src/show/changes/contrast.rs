@@ -1,5 +1,7 @@
 //! Differences between logarithms of groups of samples: Welch's test, and the correction for how many are made.
 
+use crate::model::statistics::CONFIDENCE;
+
 /// A difference of means, with its 95 % interval and how likely one as large is by chance.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Contrast {
@@ -12,9 +14,6 @@ pub(super) struct Contrast {
     /// Probability of a sum as far from 0, where the truth is 0.
     pub(super) p: f64,
 }
-
-/// Share of the intervals that hold the truth.
-const CONFIDENCE: f64 = 0.95;
 
 /// The sum of the groups' means, each times its weight, by Welch's test with the degrees of freedom of Satterthwaite
 /// (1946), which lets groups have different spreads. Every group has two samples or more.

@@ -110,16 +110,10 @@ impl RunChanges {
         let because = why_not_speeds(old, new);
         let basis = if because.is_empty() { Basis::Speeds } else { Basis::Losses };
         let (before, after) = (Summary::of(old), Summary::of(new));
-        let mut changes = Self {
-            basis,
-            because,
-            differences: differences(old, new),
-            least,
-            cells: Vec::new(),
-            only_old: missing(&before, &after),
-            only_new: missing(&after, &before),
-            not_compared: Vec::new(),
-        };
+        let (only_old, only_new, differences) =
+            (missing(&before, &after), missing(&after, &before), differences(old, new));
+        let (cells, not_compared) = (Vec::new(), Vec::new());
+        let mut changes = Self { basis, because, differences, least, cells, only_old, only_new, not_compared };
         for cell in &before.cells {
             let Some(now) = find(&after, cell) else { continue };
             match compared(basis, (&before, cell), (&after, now)) {
@@ -293,17 +287,14 @@ fn machines(old: &Machine, new: &Machine) -> Vec<RunDifference> {
 }
 
 fn plans(old: &Plan, new: &Plan) -> Vec<RunDifference> {
+    let repeats = |plan: &Plan| format!("{} to {}", plan.min_repeats, plan.max_repeats);
     vec![
         of("level", word(&old.level), word(&new.level)),
         of("scale", old.scale, new.scale),
         of("size of a volume, bytes", old.size, new.size),
         of("backing", media(old), media(new)),
         of("page cache", word(&old.caches), word(&new.caches)),
-        of(
-            "repeats",
-            format!("{} to {}", old.min_repeats, old.max_repeats),
-            format!("{} to {}", new.min_repeats, new.max_repeats),
-        ),
+        of("repeats", repeats(old), repeats(new)),
     ]
 }
 

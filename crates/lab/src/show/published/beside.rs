@@ -13,6 +13,7 @@ use crate::model::plan::{Backing, base_name};
 use crate::model::published::{Figure, all, study};
 use crate::model::statistics::{Loss, median};
 use crate::show::summary::Summary;
+use crate::show::{grouped, once};
 
 /// One case of a workload, here and in the studies.
 #[derive(Clone, Debug, Serialize)]
@@ -114,18 +115,13 @@ fn rules() -> &'static [Rule] {
 /// The published losses to show beside those of a run, in its order.
 pub fn laid_beside(run: &Run, summary: &Summary) -> Vec<LossesBeside> {
     let mut result = Vec::new();
-    let mut seen: Vec<(&str, &Case)> = Vec::new();
-    for cell in &summary.cells {
-        if seen.iter().any(|(workload, case)| *workload == cell.workload && **case == cell.case) {
-            continue;
-        }
-        seen.push((&cell.workload, &cell.case));
-        for rule in rules().iter().filter(|rule| rule.ours.contains(&cell.workload)) {
+    for (workload, case) in once(summary.cells.iter().map(|cell| (&cell.workload, &cell.case))) {
+        for rule in rules().iter().filter(|rule| rule.ours.contains(workload)) {
             for layer in [EncryptedLayer::Volume, EncryptedLayer::Files] {
-                let ours = ours_of(run, summary, &cell.workload, &cell.case, (layer, rule));
-                let theirs = rule.theirs_of(&cell.case, layer);
+                let ours = ours_of(run, summary, workload, case, (layer, rule));
+                let theirs = rule.theirs_of(case, layer);
                 if !ours.is_empty() && !theirs.is_empty() {
-                    let (workload, case) = (cell.workload.clone(), cell.case.clone());
+                    let (workload, case) = (workload.clone(), case.clone());
                     result.push(LossesBeside { workload, case, layer, ours, theirs, differs: &rule.differs });
                 }
             }
@@ -225,36 +221,27 @@ fn layer_of(figure: &Figure) -> EncryptedLayer {
 
 /// One line for each machine, facility and state of the AES instructions.
 fn gathered<'a>(losses: impl Iterator<Item = &'a PublishedLoss>) -> Vec<TheirLosses> {
-    let mut result: Vec<TheirLosses> = Vec::new();
-    for loss in losses {
-        let f = &loss.figure;
-        let facility = if f.cipher.is_empty() { f.facility.clone() } else { format!("{}, {}", f.facility, f.cipher) };
-        let same = |t: &&mut TheirLosses| {
-            t.platform == f.platform && t.facility == facility && t.aes_acceleration == f.aes_acceleration
-        };
-        let source = f.source();
-        match result.iter_mut().find(same) {
-            Some(theirs) => {
-                theirs.low = theirs.low.min(loss.loss);
-                theirs.high = theirs.high.max(loss.loss);
-                theirs.settings += 1;
-                if !theirs.sources.contains(&source) {
-                    theirs.sources.push(source);
-                }
-            }
-            None => result.push(TheirLosses {
-                platform: f.platform.clone(),
-                year: study(&f.study).map_or(0, |study| study.year),
-                facility,
-                aes_acceleration: f.aes_acceleration.clone(),
-                low: loss.loss,
-                high: loss.loss,
-                settings: 1,
-                sources: vec![source],
-            }),
+    let facility = |f: &Figure| match f.cipher.as_str() {
+        "" => f.facility.clone(),
+        cipher => format!("{}, {cipher}", f.facility),
+    };
+    let same = |a: &Figure, b: &Figure| {
+        (&a.platform, &a.aes_acceleration) == (&b.platform, &b.aes_acceleration) && facility(a) == facility(b)
+    };
+    let together = |of_one: Vec<&PublishedLoss>| {
+        let (f, losses) = (&of_one[0].figure, || of_one.iter().map(|l| l.loss));
+        TheirLosses {
+            platform: f.platform.clone(),
+            year: study(&f.study).map_or(0, |study| study.year),
+            facility: facility(f),
+            aes_acceleration: f.aes_acceleration.clone(),
+            low: losses().fold(f64::INFINITY, f64::min),
+            high: losses().fold(f64::NEG_INFINITY, f64::max),
+            settings: of_one.len(),
+            sources: once(of_one.iter().map(|l| l.figure.source())),
         }
-    }
-    result
+    };
+    grouped(losses, |a, b| same(&a.figure, &b.figure)).into_iter().map(together).collect()
 }
 
 /// A cipher on this machine, and on those of the studies, with the same buffer.
@@ -308,22 +295,14 @@ fn screens(cipher: &str, buffer: f64, ours: f64) -> Vec<WindowSpeed> {
             && f.power_mode != "powersave"
             && same_buffer(f)
     };
-    let mut settings: Vec<(&Figure, Vec<f64>)> = Vec::new();
-    for figure in all().iter().filter(wanted) {
-        let Some((value, _)) = figure.in_our_units() else { continue };
-        let same = |(other, _): &&mut (&Figure, Vec<f64>)| {
-            other.platform == figure.platform
-                && other.cpu_mode == figure.cpu_mode
-                && other.aes_acceleration == figure.aes_acceleration
-        };
-        match settings.iter_mut().find(same) {
-            Some((_, values)) => values.push(value),
-            None => settings.push((figure, vec![value])),
-        }
-    }
+    let same = |a: &Figure, b: &Figure| {
+        (&a.platform, &a.cpu_mode, &a.aes_acceleration) == (&b.platform, &b.cpu_mode, &b.aes_acceleration)
+    };
+    let shown = all().iter().filter(wanted).filter_map(|figure| Some((figure, figure.in_our_units()?.0)));
     let mut fastest: Vec<WindowSpeed> = Vec::new();
-    for (figure, values) in settings {
-        let bytes_per_s = median(&values);
+    for screens in grouped(shown, |a, b| same(a.0, b.0)) {
+        let figure = screens[0].0;
+        let bytes_per_s = median(&screens.iter().map(|(_, value)| *value).collect::<Vec<_>>());
         let speed = WindowSpeed {
             platform: figure.platform.clone(),
             year: study(&figure.study).map_or(0, |study| study.year),

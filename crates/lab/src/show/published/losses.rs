@@ -129,20 +129,9 @@ impl<'a> Test<'a> {
     fn of(figure: &'a Figure, table: &'a str) -> Self {
         // Logical volumes have a baseline of their own.
         let layer = if figure.facility.contains("logical volume") { "logical volume" } else { "" };
-        Self([
-            &figure.study,
-            table,
-            &figure.platform,
-            &figure.os,
-            &figure.cpu_mode,
-            &figure.power_mode,
-            &figure.workload,
-            &figure.parameter,
-            &figure.direction,
-            &figure.metric,
-            &figure.unit,
-            layer,
-        ])
+        let Figure { study, platform, os, cpu_mode, power_mode, workload, .. } = figure;
+        let Figure { parameter, direction, metric, unit, .. } = figure;
+        Self([study, table, platform, os, cpu_mode, power_mode, workload, parameter, direction, metric, unit, layer])
     }
 }
 

@@ -69,14 +69,11 @@ impl Measured {
             _ => -2,
         };
         let (word, loss) = if lost.loss < 0.0 { ("gains", -lost.loss) } else { ("loses", lost.loss) };
-        Some((
-            points,
-            format!(
-                "On this machine it {word} {:.1} % against its baseline, the median of {} figures of the run.",
-                loss * 100.0,
-                lost.figures
-            ),
-        ))
+        let (percent, figures) = (loss * 100.0, lost.figures);
+        let text = format!(
+            "On this machine it {word} {percent:.1} % against its baseline, the median of {figures} figures of the run."
+        );
+        Some((points, text))
     }
 
     /// What was measured, and which cipher to take, in whole sentences.
@@ -123,12 +120,8 @@ mod tests {
 
     #[test]
     fn what_a_run_measured_counts_and_is_told() {
-        let answers = RecommendAnswers {
-            purpose: EncryptionPurpose::FewFiles,
-            share_with: Vec::new(),
-            threat: Threat::Cloud,
-            root: true,
-        };
+        let (purpose, threat) = (EncryptionPurpose::FewFiles, Threat::Cloud);
+        let answers = RecommendAnswers { purpose, share_with: Vec::new(), threat, root: true };
         let with = |losses: &[(&str, f64)]| recommend(&answers, &of(losses)).first.expect("an answer");
         assert_eq!(with(&[]).name, "CryFS");
         let fast = with(&[("gocryptfs", 0.05), ("cryfs", 0.9)]);

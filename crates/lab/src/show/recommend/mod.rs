@@ -82,21 +82,16 @@ pub fn recommend(answers: &RecommendAnswers, measured: &Measured) -> Recommendat
     let reckoning = Reckoning::of(answers, measured);
     let choice = |place: usize| reckoning.ranked.get(place).map(|ranked| ranked.choice());
     let starts_given_up = reckoning.given_up.contains(&Requirement::StartsLinux);
+    let given_up = |requirement: &Requirement| {
+        let words = requirement.words();
+        format!("This requirement was given up, because nothing meets it together with the rest: {words}.")
+    };
     Recommendation {
         answers: answers.clone(),
         first: choice(0),
         second: choice(1),
         besides: starts_given_up.then(|| for_the_disk(measured)).flatten(),
-        given_up: reckoning
-            .given_up
-            .iter()
-            .map(|requirement| {
-                format!(
-                    "This requirement was given up, because nothing meets it together with the rest: {}.",
-                    requirement.words()
-                )
-            })
-            .collect(),
+        given_up: reckoning.given_up.iter().map(given_up).collect(),
         others: reckoning.ranked.iter().skip(2).map(|r| (r.features.name.clone(), r.points())).collect(),
         out: reckoning.out,
         measured: measured.sentences(),
@@ -105,12 +100,8 @@ pub fn recommend(answers: &RecommendAnswers, measured: &Measured) -> Recommendat
 
 /// The facility for the disk of a system that stays on this machine.
 fn for_the_disk(measured: &Measured) -> Option<String> {
-    let answers = RecommendAnswers {
-        purpose: EncryptionPurpose::Laptop,
-        share_with: Vec::new(),
-        threat: Threat::Theft,
-        root: true,
-    };
+    let (purpose, threat) = (EncryptionPurpose::Laptop, Threat::Theft);
+    let answers = RecommendAnswers { purpose, share_with: Vec::new(), threat, root: true };
     Reckoning::of(&answers, measured).ranked.first().map(|r| r.features.name.clone())
 }
 
@@ -189,15 +180,8 @@ impl Ranked {
             }
             false => "This program can neither create nor open it.".to_owned(),
         };
-        RecommendedFacility {
-            name: f.name.clone(),
-            title: f.title.clone(),
-            points: self.points(),
-            reasons,
-            against,
-            here,
-            how: f.how.clone(),
-            sources: f.sources.clone(),
-        }
+        let (name, title, points) = (f.name.clone(), f.title.clone(), self.points());
+        let (how, sources) = (f.how.clone(), f.sources.clone());
+        RecommendedFacility { name, title, points, reasons, against, here, how, sources }
     }
 }

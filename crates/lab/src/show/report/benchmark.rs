@@ -2,8 +2,8 @@
 
 use super::table::{bar, csv_record, table, wrapped};
 use super::{CsvRecord, Text, UNITS};
-use crate::model::ciphers::CipherSpeed;
-use crate::model::words::{number, percent, rate, size};
+use crate::model::ciphers::{AesAcceleration, CipherSpeed};
+use crate::model::words::{number, percent, rate, size, word};
 
 csv_record!(CipherSpeed {
     cipher, buffer_bytes, threads, piece_bytes, sector_bytes, acceleration, aes_instructions, kernel, encrypt_bytes_per_s,
@@ -11,7 +11,7 @@ csv_record!(CipherSpeed {
     encrypt_samples: _, decrypt_samples: _, // in JSON only
     cpu_model, program_version, measured_at
 } =>
-    cipher, buffer_bytes, threads, acceleration: acceleration.word(), encrypt_bytes_per_s: number(*encrypt_bytes_per_s),
+    cipher, buffer_bytes, threads, acceleration: word(acceleration), encrypt_bytes_per_s: number(*encrypt_bytes_per_s),
     decrypt_bytes_per_s: number(*decrypt_bytes_per_s), mean_bytes_per_s: number(*mean_bytes_per_s), sector_bytes, kernel,
     aes_instructions, piece_bytes, repeats, passes, encrypt_min: number(encrypt_spread.min),
     encrypt_max: number(encrypt_spread.max), decrypt_min: number(decrypt_spread.min),
@@ -41,10 +41,10 @@ impl Text for [CipherSpeed] {
 
 /// TrueCrypt's line, with the kernel of each cipher: `Yes; kernels: AES vaes512, Serpent avx2`.
 fn acceleration(rows: &[CipherSpeed]) -> String {
-    let word = match rows[0].acceleration.word() {
-        "on" => "Yes",
-        "off" => "No (switched off)",
-        _ => "N/A",
+    let word = match rows[0].acceleration {
+        AesAcceleration::On => "Yes",
+        AesAcceleration::Off => "No (switched off)",
+        AesAcceleration::NotAvailable => "N/A",
     };
     // A cascade names its ciphers and its kernels in the same order.
     let of_row =

@@ -13,7 +13,7 @@ csv_record!(FigureChange {
     facility, workload, operation: case.operation, series: case.series,
     axis: if case.axis == Axis::None { String::new() } else { word(&case.axis) }, x: optional(&case.x, |x| number(*x)),
     unit: format!("{unit:?}"), old: full(*old), new: full(*new), change: number(*change), change_low: number(*low),
-    change_high: number(*high), false_discovery_rate: full(*false_discovery_rate), verdict: verdict.words(),
+    change_high: number(*high), false_discovery_rate: full(*false_discovery_rate), verdict: word(verdict),
 );
 
 /// A value in full, however small.
@@ -80,8 +80,7 @@ impl RunChanges {
             text: differs.chain(self.sentences()).chain([self.method()]).collect(),
             columns: headings.map(|heading| heading.trim_start_matches('>').to_owned()).to_vec(),
             rows: rows.into_iter().map(Vec::from).collect(),
-            chart: None,
-            page: Default::default(),
+            ..Extra::default()
         }
     }
 
@@ -103,7 +102,7 @@ impl RunChanges {
                 shown(c.new),
                 signed(c.change),
                 format!("{} … {}", signed(c.low), signed(c.high)),
-                c.verdict.words().into(),
+                word(&c.verdict),
             ]
         };
         (headings, self.cells.iter().filter(|c| c.verdict != LossVerdict::Same).map(row).collect())

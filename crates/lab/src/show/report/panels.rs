@@ -2,6 +2,7 @@
 
 use crate::model::case::{Axis, Case, Unit};
 use crate::model::words::{case_words, percent, rate};
+use crate::show::once;
 use crate::show::summary::{Cell, Summary};
 
 /// Cells of one workload that share a chart.
@@ -127,16 +128,6 @@ fn title(kind: Kind, cell: &Cell) -> String {
         "" => what.to_owned(),
         series => format!("{series}: {what}"),
     }
-}
-
-/// Each once, in the order in which they come first.
-pub(super) fn once<T: PartialEq>(all: impl Iterator<Item = T>) -> Vec<T> {
-    all.fold(Vec::new(), |mut seen, one| {
-        if !seen.contains(&one) {
-            seen.push(one);
-        }
-        seen
-    })
 }
 
 /// A case in words, below a title that names its series.

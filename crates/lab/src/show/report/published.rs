@@ -4,7 +4,8 @@ use super::table::{csv_record, table};
 use super::{CsvRecord, Extra, Text, UNITS};
 use crate::model::figures::EncryptedLayer;
 use crate::model::published::Figure;
-use crate::model::words::{case_words, number, percent, rate, size};
+use crate::model::words::{case_words, number, percent, rate, size, word};
+use crate::show::grouped;
 use crate::show::published::{CipherBeside, LossesBeside, OwnLoss, PublishedLoss, TheirLosses};
 
 // Every column, in the order of the files.
@@ -168,22 +169,14 @@ pub(super) fn losses_section(beside: &[LossesBeside]) -> Option<Extra> {
         text,
         columns: ["figure", "where", "what", "loss %", "source or verdict"].map(String::from).to_vec(),
         rows: rows.collect(),
-        chart: None,
-        page: Default::default(),
+        ..Extra::default()
     })
 }
 
 /// A paragraph for the figures that stand beside the same test of a study: one of them, and what makes the tests
 /// different.
 fn paragraphs(beside: &[LossesBeside]) -> Vec<String> {
-    let mut groups: Vec<Vec<&LossesBeside>> = Vec::new();
-    for one in beside {
-        let same = |b: &LossesBeside| (&b.workload, b.layer, b.differs) == (&one.workload, one.layer, one.differs);
-        match groups.iter_mut().find(|group| same(group[0])) {
-            Some(group) => group.push(one),
-            None => groups.push(vec![one]),
-        }
-    }
+    let groups = grouped(beside, |a, b| (&a.workload, a.layer, a.differs) == (&b.workload, b.layer, b.differs));
     let paragraph = |group: &Vec<&LossesBeside>| {
         let highest = |b: &LossesBeside| b.theirs.iter().map(|t| t.high).fold(f64::MIN, f64::max);
         let most = group.iter().max_by(|a, b| highest(a).total_cmp(&highest(b)))?;
@@ -200,7 +193,7 @@ impl LossesBeside {
     /// The lines of a table: where, what, loss in per cent, source or verdict.
     fn rows(&self) -> Vec<[String; 4]> {
         let ours = self.ours.iter().map(|ours| {
-            let (loss, verdict) = (&ours.loss, ours.loss.verdict.words());
+            let (loss, verdict) = (&ours.loss, word(&ours.loss.verdict));
             let interval = format!("{} … {}", percent(loss.low), percent(loss.high));
             ["this machine".into(), ours.title.clone(), percent(loss.loss), format!("{interval}, {verdict}")]
         });
@@ -228,8 +221,7 @@ pub(super) fn ciphers_section(beside: &[CipherBeside]) -> Option<Extra> {
         text: vec![CIPHERS.into()],
         columns: CIPHER_COLUMNS.map(|name| name.trim_start_matches('>').to_owned()).to_vec(),
         rows,
-        chart: None,
-        page: Default::default(),
+        ..Extra::default()
     })
 }
 

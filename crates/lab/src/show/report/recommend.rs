@@ -4,6 +4,7 @@ use super::table::{csv_record, hanging, optional, table};
 use super::{CsvRecord, Text};
 use crate::model::answers::Platform;
 use crate::model::words::word;
+use crate::show::grouped;
 use crate::show::recommend::{FacilityFeatures, Reason, Recommendation, RecommendedFacility, Weakness};
 
 impl Text for Recommendation {
@@ -33,24 +34,11 @@ impl Text for Recommendation {
             text += &paragraph("\nAlso possible, with their points: ", &(others.join(", ") + "."));
         }
         text += "\nOut:\n";
-        for (because, names) in self.out_by_reason() {
-            text += &item(&format!("{}: {because}.", names.join(", ")));
+        for out in grouped(&self.out, |a, b| a.because == b.because) {
+            let names: Vec<&str> = out.iter().map(|out| out.name.as_str()).collect();
+            text += &item(&format!("{}: {}.", names.join(", "), out[0].because));
         }
         text
-    }
-}
-
-impl Recommendation {
-    /// The reasons for which facilities are out, and which are out for each.
-    fn out_by_reason(&self) -> Vec<(&str, Vec<&str>)> {
-        let mut reasons: Vec<(&str, Vec<&str>)> = Vec::new();
-        for out in &self.out {
-            match reasons.iter_mut().find(|(because, _)| *because == out.because) {
-                Some((_, names)) => names.push(&out.name),
-                None => reasons.push((&out.because, vec![&out.name])),
-            }
-        }
-        reasons
     }
 }
 
@@ -87,17 +75,14 @@ csv_record!(FacilityFeatures {
     portable, hidden_volume, authenticated, root, several_passphrases, header_backup, tpm, names, sizes, thesis, format,
     measured_as, how, sources, weaknesses
 } =>
-    name, title, layer: word(layer), since, ended: optional(ended, u16::to_string), why_ended: or_empty(why_ended),
-    experimental: or_empty(experimental), makes: platforms(makes), writes: platforms(writes), reads: platforms(reads),
-    builtin: platforms(builtin), starts: platforms(starts), whole_disk, container, portable, hidden_volume, authenticated,
-    root, several_passphrases, header_backup, tpm, names, sizes, thesis: or_empty(thesis), format: or_empty(format),
+    name, title, layer: word(layer), since, ended: optional(ended, u16::to_string),
+    why_ended: optional(why_ended, String::clone), experimental: optional(experimental, String::clone),
+    makes: platforms(makes), writes: platforms(writes), reads: platforms(reads), builtin: platforms(builtin),
+    starts: platforms(starts), whole_disk, container, portable, hidden_volume, authenticated, root, several_passphrases,
+    header_backup, tpm, names, sizes, thesis: optional(thesis, String::clone), format: optional(format, String::clone),
     measured_as: measured_as.join(" "), how: how.join(" "), sources: sources.join("; "),
     weaknesses: weaknesses.iter().map(weakness).collect::<Vec<_>>().join(" "),
 );
-
-fn or_empty(text: &Option<String>) -> String {
-    text.clone().unwrap_or_default()
-}
 
 fn weakness(Weakness { what, source, since }: &Weakness) -> String {
     format!("{what} ({source}, {since})")
@@ -173,12 +158,8 @@ mod tests {
 
     #[test]
     fn every_line_of_the_reckoning_is_told() {
-        let answers = RecommendAnswers {
-            purpose: EncryptionPurpose::Laptop,
-            share_with: vec![Platform::Windows],
-            threat: Threat::Coercion,
-            root: true,
-        };
+        let (purpose, threat) = (EncryptionPurpose::Laptop, Threat::Coercion);
+        let answers = RecommendAnswers { purpose, share_with: vec![Platform::Windows], threat, root: true };
         let recommendation = recommend(&answers, &Measured::default());
         let text = recommendation.text();
         let flat = text.split_whitespace().collect::<Vec<_>>().join(" ");

@@ -71,7 +71,7 @@ csv_record!(Cell {
     relative_deviation: exact(*relative_deviation), steady, samples: samples.len(), outliers: outliers.len(),
     min: exact(spread.min), max: exact(spread.max), baseline: optional(baseline, String::clone),
     loss: optional(loss, |l| exact(l.loss)), loss_low: optional(loss, |l| exact(l.low)),
-    loss_high: optional(loss, |l| exact(l.high)), verdict: optional(loss, |l| l.verdict.words().to_owned()),
+    loss_high: optional(loss, |l| exact(l.high)), verdict: optional(loss, |l| word(&l.verdict)),
     cpu_s_per_gb: optional(cpu_s_per_gb, |s| exact(*s)),
 );
 
@@ -263,7 +263,7 @@ fn bars_text(panel: &Panel, scale: Scale) -> String {
                 loss_text(cell),
                 loss_interval(cell),
                 cell.cpu_s_per_gb.filter(|v| v.is_finite()).map(|v| format!("{v:.2}")).unwrap_or_default(),
-                optional(&cell.loss, |l| short(l.verdict).to_owned()),
+                optional(&cell.loss, |l| short(l.verdict)),
                 bar(cell.median, largest),
             ]
         };
@@ -275,11 +275,11 @@ fn bars_text(panel: &Panel, scale: Scale) -> String {
     text
 }
 
-fn short(verdict: LossVerdict) -> &'static str {
+fn short(verdict: LossVerdict) -> String {
     match verdict {
-        LossVerdict::Same => "no diff.",
-        LossVerdict::TooFew => "too few",
-        LossVerdict::Slower | LossVerdict::Faster => verdict.words(),
+        LossVerdict::Same => "no diff.".into(),
+        LossVerdict::TooFew => "too few".into(),
+        LossVerdict::Slower | LossVerdict::Faster => word(&verdict),
     }
 }
 

@@ -6,12 +6,13 @@ use crate::model::plan::Backing;
 use crate::model::statistics::median;
 use crate::model::study::{Repetition, Scenario, Study, StudySection, StudyTable};
 use crate::model::words::{percent, printable, size, word};
+use crate::show::once;
 use crate::show::recommend::{Measured, Recommendation, recommend};
 use crate::show::study::{FilledTable, JudgedConclusion, OwnFigure, StudyCell, conclusions, filled};
 use crate::show::summary::Summary;
 
 use super::missing::unmeasured;
-use super::panels::{Scale, once};
+use super::panels::Scale;
 use super::table::{exact, optional};
 use super::{Chart, CsvRecord, Extra, LossPair, PagePart};
 
@@ -168,14 +169,8 @@ fn by_workload(
         })
         .collect();
     let columns = ["workload".to_owned()].into_iter().chain(columns.iter().map(|column| facilities[*column].clone()));
-    (!rows.is_empty()).then(|| Extra {
-        title: title.into(),
-        text: vec![what.into()],
-        columns: columns.collect(),
-        rows,
-        chart: None,
-        page: PagePart::Tables,
-    })
+    let (title, text, columns) = (title.to_owned(), vec![what.to_owned()], columns.collect());
+    (!rows.is_empty()).then(|| Extra { title, text, columns, rows, chart: None, page: PagePart::Tables })
 }
 
 /// Headings of what was not measured.

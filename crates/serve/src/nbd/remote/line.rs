@@ -87,6 +87,7 @@ struct Piece {
 }
 
 /// A request in progress.
+#[derive(Default)]
 struct Asked {
     /// The range of the export that it reads; empty for other requests.
     range: Range<u64>,
@@ -192,19 +193,8 @@ impl Line {
             state.check()?;
             state.cookie += 1;
             let cookie = state.cookie;
-            state.asked.insert(
-                cookie,
-                Asked {
-                    range: offset..offset + reads as u64,
-                    writes: command == command::WRITE,
-                    waiter: None,
-                    missing: reads,
-                    put_down: Vec::new(),
-                    error: None,
-                    done: false,
-                    abandoned: false,
-                },
-            );
+            let (range, writes) = (offset..offset + reads as u64, command == command::WRITE);
+            state.asked.insert(cookie, Asked { range, writes, missing: reads, ..Asked::default() });
             cookie
         };
         self.busy.fetch_add(1, Ordering::Relaxed);

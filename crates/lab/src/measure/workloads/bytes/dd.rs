@@ -39,21 +39,16 @@ impl Extent {
     fn of_sweep(plan: &Plan) -> Self {
         let levels = [(QUICK_BLOCKS, 32 * MIB, 0.15), (BLOCKS, 128 * MIB, 1.0), (BLOCKS, 500_000_000, 30.0)];
         let (blocks, size, limit_s) = plan.level.choose(levels);
-        let level = Self {
-            blocks: blocks.to_vec(),
-            size: at_level(size, plan),
-            limit_s,
-            repetitions: 1,
-            data: RANDOM.to_vec(),
-        };
+        let (blocks, size, data) = (blocks.to_vec(), at_level(size, plan), RANDOM.to_vec());
+        let level = Self { blocks, size, limit_s, repetitions: 1, data };
         level.with(plan.parameters(DD.name), plan)
     }
 
     fn of_tresor_sgx(plan: &Plan) -> Self {
         let levels = [(16 * MIB, 0.5, 3), (100_000_000, 2.0, 5), (100_000_000, 10.0, 24)];
         let (size, limit_s, repetitions) = plan.level.choose(levels);
-        let level =
-            Self { blocks: vec![LARGE], size: at_level(size, plan), limit_s, repetitions, data: RANDOM.to_vec() };
+        let (blocks, size, data) = (vec![LARGE], at_level(size, plan), RANDOM.to_vec());
+        let level = Self { blocks, size, limit_s, repetitions, data };
         level.with(plan.parameters(TRESOR_SGX.name), plan)
     }
 
@@ -194,9 +189,8 @@ impl Sweep<'_> {
             outcome.measures.extend(samples.iter().filter_map(|samples| together(samples)));
         }
         if self.extent.blocks[0] < smallest {
-            outcome
-                .notes
-                .push(format!("dd: blocks smaller than {smallest} bytes are left out: the facility refuses them."));
+            let note = format!("dd: blocks smaller than {smallest} bytes are left out: the facility refuses them.");
+            outcome.notes.push(note);
         }
         Ok(outcome)
     }
@@ -216,7 +210,7 @@ impl Sweep<'_> {
                 sequential(self.device, self.data, &transfer, 0)
             }
         })?;
-        Ok(Measure::rate(Case::new(direction.word()).of(self.series).at(Axis::Block, block as f64), bytes, took))
+        Ok(Measure::rate(Case::new(word(&direction)).of(self.series).at(Axis::Block, block as f64), bytes, took))
     }
 }
 

@@ -262,14 +262,8 @@ fn measures(job: &Job, printed: &PrintedJob, cpu_s: f64) -> Result<Vec<Measure>>
                 io::Error::new(io::ErrorKind::InvalidData, format!("fio did not print the latency of {words}"))
             })?;
             let case = Case::new(format!("{}{of}, {words} latency", job.operation));
-            measures.push(Measure {
-                case,
-                value: nanoseconds / 1e9,
-                unit: Unit::Seconds,
-                bytes: 0,
-                seconds,
-                cpu_s: None,
-            });
+            let value = nanoseconds / 1e9;
+            measures.push(Measure { case, value, unit: Unit::Seconds, bytes: 0, seconds, cpu_s: None });
         }
     }
     Ok(measures)

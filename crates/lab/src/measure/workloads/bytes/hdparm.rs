@@ -74,8 +74,7 @@ fn run(target: &mut FacilityTarget, lab: &Lab) -> Result<WorkloadOutcome> {
     };
     let len = region(&lab.plan).min(surface.len);
     let file = File::open(path).map_err(|e| Error::from(e).at(path))?;
-    let measures = timings(&file, len, &Times::of(&lab.plan), lab)?;
-    Ok(WorkloadOutcome { measures, ..WorkloadOutcome::default() })
+    Ok(timings(&file, len, &Times::of(&lab.plan), lab)?.into())
 }
 
 /// Buffered and cached reads.
@@ -146,8 +145,7 @@ pub static HDPARM: Workload = Workload {
         let device = block_device(&surface)?;
         lab.drop_caches()?;
         let ran = program::run(hdparm().args(["-t", "-T"]).arg(device), lab.cancelled)?;
-        let measures = parse(&program::text(&ran.output))?;
-        Ok(WorkloadOutcome { measures, ..WorkloadOutcome::default() })
+        Ok(parse(&program::text(&ran.output))?.into())
     },
     ..Workload::PLAIN
 };

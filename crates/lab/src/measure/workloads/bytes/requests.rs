@@ -81,7 +81,7 @@ fn requests(
     let took = meter.elapsed();
     let switches = context_switches()?.saturating_sub(switches) as f64 / count as f64;
     device.flush()?;
-    let case = |what: &str| Case::new(format!("{}, {what}", direction.word())).at(Axis::Block, BLOCK as f64);
+    let case = |what: &str| Case::new(format!("{}, {what}", word(&direction))).at(Axis::Block, BLOCK as f64);
     let bytes = (count * BLOCK) as u64;
     let latency = |what, value| Measure { value, ..Measure::time(case(what), bytes, took) };
     let all = Measure::time(case("context switches"), 0, took);

@@ -94,13 +94,8 @@ fn run(target: &mut FacilityTarget, lab: &Lab) -> Result<WorkloadOutcome> {
     Ok(parts.outcome)
 }
 
-/// What was done while a trace was written.
-#[derive(Clone, Copy, Debug)]
-struct Done {
-    /// Bytes that were requested.
-    bytes: u64,
-    took: Elapsed,
-}
+/// The bytes that were requested while a trace was written, and what they took.
+type Done = (u64, Elapsed);
 
 /// The parts of a pass.
 struct Parts<'a> {
@@ -136,24 +131,25 @@ impl Parts<'_> {
     }
 
     fn of_bytes(&mut self, operation: &str, what: impl FnOnce() -> Result<Done>) -> Result<()> {
-        let (done, requests) = self.traced(operation, |_| what())?;
-        let rate = Measure::rate(Case::new(operation), done.bytes, done.took);
-        self.keep(operation, rate, Vec::new(), requests);
+        let ((bytes, took), requests) = self.traced(operation, |_| what())?;
+        self.keep(operation, Measure::rate(Case::new(operation), bytes, took), Vec::new(), requests);
         Ok(())
     }
 
     /// A file system has been created. The next workload that needs one creates it anew.
     fn of_files(&mut self, count: u64) -> Result<()> {
         let operation = "creating files";
-        let (done, requests) = self.traced(operation, |target| create_files(&target.folder()?.join(FOLDER), count))?;
+        let create = |target: &mut FacilityTarget| create_files(&target.folder()?.join(FOLDER), count);
+        let ((bytes, took), requests) = self.traced(operation, create)?;
         let written: u64 = requests.iter().filter(|r| r.write).map(|r| r.len).sum();
-        let share = written as f64 / done.bytes as f64;
-        let share = share_of("creating files, bytes written for each byte of a file", share, done.took);
-        self.keep(operation, Measure::per_s(Case::new(operation), count, done.took), vec![share], requests);
+        let share = written as f64 / bytes as f64;
+        let share = share_of("creating files, bytes written for each byte of a file", share, took);
+        self.keep(operation, Measure::per_s(Case::new(operation), count, took), vec![share], requests);
 
         let operation = "reading files";
-        let (done, requests) = self.traced(operation, |target| read_files(&target.folder()?.join(FOLDER), count))?;
-        self.keep(operation, Measure::per_s(Case::new(operation), count, done.took), Vec::new(), requests);
+        let read = |target: &mut FacilityTarget| read_files(&target.folder()?.join(FOLDER), count);
+        let ((_, took), requests) = self.traced(operation, read)?;
+        self.keep(operation, Measure::per_s(Case::new(operation), count, took), Vec::new(), requests);
         self.target.bytes()?;
         Ok(())
     }
@@ -220,7 +216,7 @@ fn transfer(
     if direction == TransferDirection::Write {
         written.add(bytes, mark);
     }
-    Ok(Done { bytes, took })
+    Ok((bytes, took))
 }
 
 fn random_reads(surface: &Surface, lab: &Lab, len: u64, count: u64) -> Result<Done> {
@@ -231,7 +227,7 @@ fn random_reads(surface: &Surface, lab: &Lab, len: u64, count: u64) -> Result<Do
         let block = random.below((len / RANDOM as u64) as usize);
         device.read((block * RANDOM) as u64, &mut buffer)?;
     }
-    Ok(Done { bytes: count * RANDOM as u64, took: meter.elapsed() })
+    Ok((count * RANDOM as u64, meter.elapsed()))
 }
 
 /// Makes a folder with files of incompressible data.
@@ -245,7 +241,7 @@ fn create_files(folder: &Path, count: u64) -> Result<Done> {
         File::create_new(folder.join(number.to_string()))?.write_all(&data)?;
     }
     rustix::fs::syncfs(File::open(folder)?).map_err(io::Error::from)?;
-    Ok(Done { bytes: count * FILE as u64, took: meter.elapsed() })
+    Ok((count * FILE as u64, meter.elapsed()))
 }
 
 /// Reads the files that [`create_files`] made.
@@ -260,7 +256,7 @@ fn read_files(folder: &Path, count: u64) -> Result<Done> {
             return Err(io::Error::new(io::ErrorKind::InvalidData, what).into());
         }
     }
-    Ok(Done { bytes: count * FILE as u64, took: meter.elapsed() })
+    Ok((count * FILE as u64, meter.elapsed()))
 }
 
 /// A line of a trace: seconds since the server began, when it had answered; bytes of the plaintext; `read` or `write`.
@@ -350,10 +346,10 @@ mod tests {
     #[test]
     fn what_is_traced_is_done() {
         let dir = tempfile::tempdir_in("/dev/shm").unwrap();
-        let done = create_files(&dir.path().join("new"), 20).unwrap();
-        assert_eq!((done.bytes, fs::read_dir(dir.path().join("new")).unwrap().count()), (200_000, 20));
+        let (bytes, _) = create_files(&dir.path().join("new"), 20).unwrap();
+        assert_eq!((bytes, fs::read_dir(dir.path().join("new")).unwrap().count()), (200_000, 20));
         assert!(create_files(&dir.path().join("new"), 20).is_err(), "they are there already");
-        assert_eq!(read_files(&dir.path().join("new"), 20).unwrap().bytes, 200_000);
+        assert_eq!(read_files(&dir.path().join("new"), 20).unwrap().0, 200_000);
         fs::write(dir.path().join("new/7"), vec![0; FILE]).unwrap();
         assert!(read_files(&dir.path().join("new"), 20).is_err(), "one is another");
 
@@ -361,9 +357,9 @@ mod tests {
         fs::write(&path, vec![0; 4 << 20]).unwrap();
         let surface = Surface { way: SurfaceKind::File(path), len: 4 << 20, direct: false };
         let (lab, mut written) = (lab(), WrittenPasses::default());
-        let done = transfer(&surface, &lab, TransferDirection::Write, 4 << 20, &mut written).unwrap();
-        assert_eq!(done.bytes, 4 << 20);
-        demand(&mut *surface.device().unwrap(), &lab.data, &written, done.bytes).unwrap();
-        assert_eq!(random_reads(&surface, &lab, 4 << 20, 10).unwrap().bytes, 40960);
+        let (bytes, _) = transfer(&surface, &lab, TransferDirection::Write, 4 << 20, &mut written).unwrap();
+        assert_eq!(bytes, 4 << 20);
+        demand(&mut *surface.device().unwrap(), &lab.data, &written, bytes).unwrap();
+        assert_eq!(random_reads(&surface, &lab, 4 << 20, 10).unwrap().0, 40960);
     }
 }

@@ -82,7 +82,7 @@ fn run(target: &mut FacilityTarget, lab: &Lab) -> Result<WorkloadOutcome> {
     copy(&debian::image(lab)?, &surface, lab)?;
     lab.drop_caches()?;
     let ran = boot(&disk, lab, claviger_uml::needs_shim())?;
-    Ok(WorkloadOutcome { measures: measures(&ran)?, ..WorkloadOutcome::default() })
+    Ok(measures(&ran)?.into())
 }
 
 /// Puts the image on the volume.
@@ -147,23 +147,19 @@ fn measures(ran: &Ran) -> Result<Vec<Measure>> {
             return Err(unfinished(step, ran));
         }
         let begin = before.map(report).transpose()?.map_or(Elapsed { seconds: 0.0, cpu_s: 0.0 }, |begin| begin.after);
-        let took = between(begin, end.after);
+        let took = end.after.since(begin);
         if took.seconds < SHORTEST_S {
             return Err(untimed(step));
         }
         measures.push(time(name, took));
     }
     report("shutdown")?;
-    measures.push(time("shutting down", between(report("before-shutdown")?.after, ran.took)));
+    measures.push(time("shutting down", ran.took.since(report("before-shutdown")?.after)));
     measures.push(time("all of it", ran.took));
     let uptime = report("start")?.uptime;
     let case = Case::new("start of the system, by its own clock");
     measures.push(Measure { case, value: uptime, unit: Unit::Seconds, bytes: 0, seconds: uptime, cpu_s: None });
     Ok(measures)
-}
-
-fn between(begin: Elapsed, end: Elapsed) -> Elapsed {
-    Elapsed { seconds: end.seconds - begin.seconds, cpu_s: end.cpu_s - begin.cpu_s }
 }
 
 /// The line `claviger-lab: STEP STATUS UPTIME` in pieces of output. It was told when the piece with its end was read.
@@ -229,21 +225,10 @@ mod tests {
         Ran { took, own_cpu_s: 0.0, output: steps.iter().enumerate().map(line).collect(), errors: Vec::new() }
     }
 
+    #[rustfmt::skip]
     const LIFE: &[&str] = &[
-        "start 0",
-        "before-python3 0",
-        "python3 0",
-        "before-perl 0",
-        "perl 0",
-        "before-bash 0",
-        "bash 0",
-        "before-dpkg 0",
-        "dpkg 0",
-        "before-apt 0",
-        "apt 0",
-        "before-install 0",
-        "install 0",
-        "before-shutdown 0",
+        "start 0", "before-python3 0", "python3 0", "before-perl 0", "perl 0", "before-bash 0", "bash 0",
+        "before-dpkg 0", "dpkg 0", "before-apt 0", "apt 0", "before-install 0", "install 0", "before-shutdown 0",
         "shutdown 0",
     ];
 

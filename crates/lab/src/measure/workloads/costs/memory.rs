@@ -61,7 +61,7 @@ fn run(target: &mut FacilityTarget, lab: &Lab) -> Result<WorkloadOutcome> {
     let serving = serving([&*target])?;
     measures.push(taken(Case::new("one volume, after reading 64 MiB"), &serving)?);
     measures.extend(on_disk(&serving)?);
-    Ok(WorkloadOutcome { measures, ..WorkloadOutcome::default() })
+    Ok(measures.into())
 }
 
 /// Opens it and others of the same kind, `count` in all. The others are removed afterwards.

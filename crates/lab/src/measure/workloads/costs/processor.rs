@@ -49,7 +49,7 @@ fn run(target: &mut FacilityTarget, lab: &Lab) -> Result<WorkloadOutcome> {
         let transfer = Transfer { direction, block: BLOCK, size, limit: limit(&lab.plan) };
         measures.extend(under_load(target, device.as_mut(), lab, &transfer)?);
     }
-    Ok(WorkloadOutcome { measures, ..WorkloadOutcome::default() })
+    Ok(measures.into())
 }
 
 /// How long nothing is done.
@@ -91,16 +91,16 @@ fn under_load(
     let bytes = again_and_again(device, lab, transfer)?;
     let (took, own) = (meter.elapsed(), CpuTimes::of(&serving)?.since(&before));
 
-    let word = transfer.direction.word();
+    let direction = word(&transfer.direction);
     let per_gb = |who: &str, cpu_s: f64| Measure {
-        case: Case::new(format!("{word}, processor time per GB, {who}")),
+        case: Case::new(format!("{direction}, processor time per GB, {who}")),
         value: cpu_s * 1e9 / bytes as f64,
         unit: Unit::CostSeconds,
         bytes,
         seconds: took.seconds,
         cpu_s: None,
     };
-    let speed = Measure::rate(Case::new(format!("{word}, speed")), bytes, took);
+    let speed = Measure::rate(Case::new(format!("{direction}, speed")), bytes, took);
     let own = (!serving.is_empty()).then(|| per_gb("its processes", own));
     Ok([speed, per_gb("whole machine", took.cpu_s)].into_iter().chain(own).collect())
 }

@@ -31,7 +31,7 @@ pub static SETUP: Workload = Workload {
         for size in sizes(&lab.plan) {
             measures.extend(apart(target, lab, size, |target| made(target, lab, size))?);
         }
-        Ok(WorkloadOutcome { measures, ..WorkloadOutcome::default() })
+        Ok(measures.into())
     },
     ..Workload::PLAIN
 };

@@ -24,10 +24,7 @@ pub static UNLOCK: Workload = Workload {
     on: On::Itself,
     estimate_s: |_| 10.0,
     room: |_| SMALL,
-    run: |target, lab| {
-        let measures = apart(target, lab, SMALL, |target| unlocked(target, lab))?;
-        Ok(WorkloadOutcome { measures, ..WorkloadOutcome::default() })
-    },
+    run: |target, lab| Ok(apart(target, lab, SMALL, |target| unlocked(target, lab))?.into()),
     ..Workload::PLAIN
 };
 

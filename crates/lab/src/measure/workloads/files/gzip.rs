@@ -16,23 +16,10 @@ const FULL: u64 = 2_000_000_000;
 const RUN: usize = 8 << 10;
 
 /// What the words are taken from: 4 bits of each 8 letters or so are new.
+#[rustfmt::skip]
 const WORDS: [&str; 16] = [
-    "cipher ",
-    "sector ",
-    "volume ",
-    "header ",
-    "key ",
-    "salt ",
-    "disk ",
-    "block ",
-    "password ",
-    "file ",
-    "system ",
-    "mount ",
-    "data ",
-    "write ",
-    "read ",
-    "flush\n",
+    "cipher ", "sector ", "volume ", "header ", "key ", "salt ", "disk ", "block ", "password ", "file ", "system ",
+    "mount ", "data ", "write ", "read ", "flush\n",
 ];
 
 /// A large file and gzip.
@@ -90,13 +77,13 @@ fn compress_decompress(folder: &Path, size: u64, lab: &Lab) -> Result<WorkloadOu
     let decompress = gzip(folder, &["-d", "-k", "file.gz"], lab)?;
     content::same(&source, &file, lab)?;
     let packed = fs::metadata(&compressed).map_err(|e| Error::from(e).at(&compressed))?.len();
-    let measures = vec![
+    Ok(vec![
         Measure::time(Case::new("compress"), size + packed, compress),
         Measure::time(Case::new("decompress"), size + packed, decompress),
         Measure::cpu_share(Case::new("compress, processors busy"), compress),
         Measure::cpu_share(Case::new("decompress, processors busy"), decompress),
-    ];
-    Ok(WorkloadOutcome { measures, ..WorkloadOutcome::default() })
+    ]
+    .into())
 }
 
 /// A file of zeros, compressed into nothing: what is left is how fast it is read.
@@ -109,11 +96,11 @@ fn compress_zeros(folder: &Path, size: u64, lab: &Lab) -> Result<WorkloadOutcome
     let meter = Meter::start();
     program::run(Command::new("sh").args(["-c", "gzip -c file > /dev/null"]).current_dir(folder), lab.cancelled)?;
     let took = meter.elapsed();
-    let measures = vec![
+    Ok(vec![
         Measure::time(Case::new("compress").of("zeros"), size, took),
         Measure::cpu_share(Case::new("compress, processors busy").of("zeros"), took),
-    ];
-    Ok(WorkloadOutcome { measures, ..WorkloadOutcome::default() })
+    ]
+    .into())
 }
 
 /// Runs gzip in the folder with an empty page cache, until what it made is in the store.

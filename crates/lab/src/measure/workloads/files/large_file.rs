@@ -48,12 +48,12 @@ fn write_read_copy(folder: &Path, size: u64, lab: &Lab) -> Result<WorkloadOutcom
     lab.drop_caches()?;
     let copying = written(folder, || copy(&folder.join(&file.path), &folder.join(&copied.path), lab))?;
     content::compare(folder, &[file, copied], lab)?;
-    let measures = vec![
+    Ok(vec![
         Measure::rate(Case::new("write"), size, write),
         Measure::rate(Case::new("read"), size, reading),
         Measure::rate(Case::new("copy"), size, copying),
-    ];
-    Ok(WorkloadOutcome { measures, ..WorkloadOutcome::default() })
+    ]
+    .into())
 }
 
 /// Reads and writes all of it: `std::fs::copy` would let a file system share the blocks.

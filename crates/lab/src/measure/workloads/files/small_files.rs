@@ -63,8 +63,7 @@ fn create_list_read_delete(folder: &Path, files: u64, lab: &Lab) -> Result<Workl
     content::compare(&root, &entries, lab)?;
     let delete = written(folder, || remove(&root))?;
     let steps = [("create", create), ("ls -l", list), ("read", reading), ("delete", delete)];
-    let measures = steps.map(|(operation, took)| Measure::per_s(Case::new(operation), files, took));
-    Ok(WorkloadOutcome { measures: measures.to_vec(), ..WorkloadOutcome::default() })
+    Ok(steps.map(|(operation, took)| Measure::per_s(Case::new(operation), files, took)).to_vec().into())
 }
 
 /// The file of this number. Lengths are spread by a step that has no divisor in common with their number.

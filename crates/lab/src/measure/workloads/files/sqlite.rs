@@ -97,7 +97,7 @@ fn work(folder: &Path, extent: Extent, lab: &Lab) -> Result<WorkloadOutcome> {
         ("look up at random", lookups, Some(looked_up)),
     ];
     let measure = |(operation, count, took)| Some(Measure::per_s(Case::new(operation), count, took?));
-    Ok(WorkloadOutcome { measures: steps.into_iter().filter_map(measure).collect(), ..WorkloadOutcome::default() })
+    Ok(steps.into_iter().filter_map(measure).collect::<Vec<_>>().into())
 }
 
 const CREATE: &str = "CREATE TABLE t (id INTEGER PRIMARY KEY, text TEXT NOT NULL);";

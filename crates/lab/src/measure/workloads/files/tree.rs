@@ -50,12 +50,12 @@ fn write_read_delete(folder: &Path, size: u64, lab: &Lab) -> Result<WorkloadOutc
     let reading = read(lab, || content::read(&root, &tree, BLOCK, lab))?;
     content::compare(&root, &tree, lab)?;
     let delete = written(folder, || remove(&root))?;
-    let measures = vec![
+    Ok(vec![
         Measure::time(Case::new("write"), size, write),
         Measure::time(Case::new("read"), size, reading),
         Measure::time(Case::new("delete"), 0, delete),
-    ];
-    Ok(WorkloadOutcome { measures, ..WorkloadOutcome::default() })
+    ]
+    .into())
 }
 
 #[cfg(test)]

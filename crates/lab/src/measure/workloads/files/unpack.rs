@@ -69,13 +69,13 @@ fn unpack_delete(folder: &Path, size: u64, lab: &Lab) -> Result<WorkloadOutcome>
     content::compare(&folder.join("tree"), &tree, lab)?;
     let delete = written(folder, || remove(&folder.join("tree")))?;
     let files = tree.len() as u64;
-    let measures = vec![
+    Ok(vec![
         Measure::time(Case::new("unpack"), size, unpack),
         Measure::per_s(Case::new("unpack, files"), files, unpack),
         Measure::time(Case::new("delete"), 0, delete),
         Measure::per_s(Case::new("delete, files"), files, delete),
-    ];
-    Ok(WorkloadOutcome { measures, ..WorkloadOutcome::default() })
+    ]
+    .into())
 }
 
 /// The archive in the lab's own folder, made unless it is there.

@@ -167,14 +167,6 @@ fn failed(error: DrawingAreaErrorKind<std::io::Error>) -> Error {
     Error::from(std::io::Error::other(format!("a chart cannot be drawn: {error}")))
 }
 
-/// Which end of a text is at its place.
-#[derive(Clone, Copy)]
-pub(super) enum Anchor {
-    Start,
-    Middle,
-    End,
-}
-
 impl Canvas<'_> {
     /// A line through all of these places.
     pub(super) fn line(&self, places: &[Point], color: RGBColor, width: f64) -> Result<()> {
@@ -229,23 +221,18 @@ impl Canvas<'_> {
     }
 
     /// A text in the middle of its height.
-    pub(super) fn text(&self, at: Point, text: &str, color: RGBColor, anchor: Anchor) -> Result<()> {
+    pub(super) fn text(&self, at: Point, text: &str, color: RGBColor, anchor: HPos) -> Result<()> {
         self.write(at, text, color, anchor, FontStyle::Normal)
     }
 
     /// A heading.
     pub(super) fn heading(&self, at: Point, text: &str) -> Result<()> {
-        self.write(at, text, INK.0, Anchor::Start, FontStyle::Bold)
+        self.write(at, text, INK.0, HPos::Left, FontStyle::Bold)
     }
 
-    fn write(&self, at: Point, text: &str, color: RGBColor, anchor: Anchor, style: FontStyle) -> Result<()> {
-        let h = match anchor {
-            Anchor::Start => HPos::Left,
-            Anchor::Middle => HPos::Center,
-            Anchor::End => HPos::Right,
-        };
+    fn write(&self, at: Point, text: &str, color: RGBColor, anchor: HPos, style: FontStyle) -> Result<()> {
         let font = ("system-ui, sans-serif", TEXT * ZOOM * FONT, style).into_text_style(&self.area);
-        let style = font.color(&color).pos(Pos::new(h, VPos::Center));
+        let style = font.color(&color).pos(Pos::new(anchor, VPos::Center));
         self.area.draw(&Text::new(text.to_owned(), place(at), style)).map_err(failed)
     }
 }
@@ -369,9 +356,9 @@ impl Frame<'_, '_> {
             let y = self.y.at(tick);
             let color = if tick == 0.0 { MUTED.0 } else { GRID.0 };
             self.canvas.line(&[(self.x.from, y), (self.x.to, y)], color, 1.0)?;
-            self.canvas.text((self.x.from - 6.0, y), &text, MUTED.0, Anchor::End)?;
+            self.canvas.text((self.x.from - 6.0, y), &text, MUTED.0, HPos::Right)?;
         }
-        self.canvas.text((self.x.from - 6.0, self.y.to - 14.0), &self.y.described(unit), MUTED.0, Anchor::Start)
+        self.canvas.text((self.x.from - 6.0, self.y.to - 14.0), &self.y.described(unit), MUTED.0, HPos::Left)
     }
 
     /// Values at these ticks of the horizontal axis, and what they are below. Those that have no room are left out.
@@ -383,11 +370,11 @@ impl Frame<'_, '_> {
             let (x, half) = (self.x.at(*value), text_width(text) / 2.0);
             self.canvas.line(&[(x, bottom), (x, bottom + 4.0)], MUTED.0, 1.0)?;
             if x - half > free {
-                self.canvas.text((x, bottom + 13.0), text, MUTED.0, Anchor::Middle)?;
+                self.canvas.text((x, bottom + 13.0), text, MUTED.0, HPos::Center)?;
                 free = x + half + 4.0;
             }
         }
-        self.canvas.text(((self.x.from + self.x.to) / 2.0, bottom + 31.0), what, MUTED.0, Anchor::Middle)
+        self.canvas.text(((self.x.from + self.x.to) / 2.0, bottom + 31.0), what, MUTED.0, HPos::Center)
     }
 }
 

@@ -1,8 +1,9 @@
 //! The kinds of charts. Each takes plain figures in the unit that its axis shows, and gives an `svg` element.
 
 use claviger_engine::Result;
+use plotters::style::text_anchor::HPos;
 
-use super::canvas::{Anchor, Canvas, Frame, GRID, INK, Look, MUTED, Point, READS, Span, WRITES, svg, text_width};
+use super::canvas::{Canvas, Frame, GRID, INK, Look, MUTED, Point, READS, Span, WRITES, svg, text_width};
 use crate::model::figures::TracedRequest;
 
 /// Width of a chart in pixels; two stand side by side on a page.
@@ -183,7 +184,7 @@ fn names_at_ends(frame: &Frame, lines: &[Line]) -> Result<()> {
     let right = ends.iter().map(|((x, _), ..)| *x).fold(0.0, f64::max);
     for ((x, at), y, line) in &ends {
         frame.canvas.line(&[(x + 6.0, *at), (right + 12.0, *y)], line.look.color(), 0.75)?;
-        frame.canvas.text((right + 15.0, *y), line.name, INK.0, Anchor::Start)?;
+        frame.canvas.text((right + 15.0, *y), line.name, INK.0, HPos::Left)?;
     }
     Ok(())
 }
@@ -277,13 +278,13 @@ pub(super) fn bars(about: &About, unit: &str, shape: Shape, groups: &[Group]) ->
                     middle += APART;
                     layer = bar.layer;
                 }
-                canvas.text((left - 8.0, middle), bar.name, INK.0, Anchor::End)?;
+                canvas.text((left - 8.0, middle), bar.name, INK.0, HPos::Right)?;
                 let end = if shape == Shape::Marks {
                     marks(canvas, x, middle, bar)?
                 } else {
                     one_bar(canvas, x, middle, bar)?
                 };
-                canvas.text((end + 7.0, middle), &bar.text, INK.0, Anchor::Start)?;
+                canvas.text((end + 7.0, middle), &bar.text, INK.0, HPos::Left)?;
                 middle += BAR;
             }
             y = bottom;
@@ -408,7 +409,7 @@ pub(super) fn seek_trace(about: &About, requests: &[TracedRequest]) -> Result<St
         let legend = [("reads", READS, WIDE - 160.0), ("writes", WRITES, WIDE - 90.0)];
         legend.into_iter().try_for_each(|(name, look, x)| {
             canvas.mark((x, 13.0), 4.0, look)?;
-            canvas.text((x + 9.0, 13.0), name, INK.0, Anchor::Start)
+            canvas.text((x + 9.0, 13.0), name, INK.0, HPos::Left)
         })
     })
 }
@@ -432,12 +433,8 @@ fn offsets_over_time(frame: &Frame, requests: &[TracedRequest]) -> Result<()> {
         |((write, x, top), (.., bottom))| {
             let look = if *write { WRITES } else { READS };
             let (x, top, bottom) = (f64::from(*x) * DOT, f64::from(*top) * DOT, f64::from(*bottom) * DOT);
-            frame.canvas.rectangle(
-                (x - DOT / 2.0, top - DOT / 2.0),
-                (x + DOT / 2.0, bottom + DOT / 2.0),
-                look.color(),
-                1.0,
-            )
+            let (from, to) = ((x - DOT / 2.0, top - DOT / 2.0), (x + DOT / 2.0, bottom + DOT / 2.0));
+            frame.canvas.rectangle(from, to, look.color(), 1.0)
         },
     )
 }

@@ -9,10 +9,12 @@ use crate::model::case::{Axis, Case, Unit};
 use crate::model::ciphers::CipherSpeed;
 use crate::model::figures::{Trace, WorkloadRecord};
 use crate::model::statistics::{LossVerdict, median};
-use crate::model::words::{case_words, counted, percent, place, rate, size};
+use crate::model::words::{case_words, counted, percent, place, rate, size, word};
+use crate::show::once;
 use crate::show::report::panels::{
-    Kind, Panel, Scale, axis_words, in_series, layer, loss_interval, loss_text, once, panels, plain, tick,
+    Kind, Panel, Scale, axis_words, in_series, layer, loss_interval, loss_text, panels, plain, tick,
 };
+use crate::show::report::table::optional;
 use crate::show::report::{Chart, LossPair, RunReport};
 use crate::show::summary::Cell;
 
@@ -122,13 +124,8 @@ fn block(panel: &Panel, workload: &str, looks: &Looks) -> Result<FigureBlock> {
     };
     let gains = panel.cells.iter().filter_map(|c| loss_figure(c)).any(|f| f.low < charts::GAIN);
     let cut = if gains { " Gains of more than 100 % are cut off at the edge of the chart." } else { "" };
-    Ok(FigureBlock {
-        title: panel.title.clone(),
-        hint: format!("{hint}{pale}{cut}").trim().to_owned(),
-        charts,
-        wide: false,
-        table: table(panel, scale, workload),
-    })
+    let (title, hint) = (panel.title.clone(), format!("{hint}{pale}{cut}").trim().to_owned());
+    Ok(FigureBlock { title, hint, charts, wide: false, table: table(panel, scale, workload) })
 }
 
 fn figure(cell: &Cell, scale: Scale) -> Figure {
@@ -343,7 +340,7 @@ fn table(panel: &Panel, scale: Scale, workload: &str) -> Table {
             TableCell::number(deviation),
             TableCell::number(loss_text(cell)),
             TableCell::number(loss_interval(cell)),
-            TableCell::new(verdict.map_or("", LossVerdict::words), verdict.map_or("", verdict_class)),
+            TableCell::new(optional(&verdict, word), verdict.map_or("", verdict_class)),
             TableCell::number(cell.cpu_s_per_gb.filter(|v| v.is_finite()).map(plain).unwrap_or_default()),
             samples(cell, scale),
         ]
@@ -493,13 +490,8 @@ pub(super) fn ciphers(rows: &[CipherSpeed]) -> Result<Option<Ciphers>> {
         }
         _ => {
             let ticks = buffers.iter().map(|b| (*b as f64, tick(Axis::Block, *b as f64))).collect();
-            drawn_lines(
-                &about,
-                "MB/s",
-                Upward::Figures,
-                &Across { ticks, what: "buffer size in bytes (K is 1024)" },
-                &lines,
-            )?
+            let across = Across { ticks, what: "buffer size in bytes (K is 1024)" };
+            drawn_lines(&about, "MB/s", Upward::Figures, &across, &lines)?
         }
     };
     let row = |r: &CipherSpeed| {
@@ -526,7 +518,7 @@ pub(super) fn ciphers(rows: &[CipherSpeed]) -> Result<Option<Ciphers>> {
          bytes, AES acceleration {}. No storage is involved: this is the best that encryption could do.",
         counted(first.threads, "thread"),
         first.sector_bytes,
-        first.acceleration.word()
+        word(&first.acceleration)
     );
     Ok(Some(Ciphers { about, figures: vec![figure] }))
 }
