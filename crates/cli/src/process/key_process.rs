@@ -355,7 +355,8 @@ impl Started {
             Ok(None) => return Err(ended(child)?),
             Err(why) => why,
         };
-        // The signal first, so that the key process knows why reads fail. After the drop it waits for nothing, so this wait ends.
+        // The signal comes first, to tell the key process why its reads fail. Once `io_side` is dropped, the key
+        // process waits for nothing and ends.
         signal(&child);
         drop(io_side);
         let ended = ended(child)?;

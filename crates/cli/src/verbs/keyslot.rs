@@ -447,7 +447,8 @@ fn add(args: &AddArgs) -> anyhow::Result<()> {
     // The new credential is saved before a keyslot depends on it.
     let file = fresh.as_ref().map(Fresh::save).transpose()?.flatten();
     prepared.edit.carry_out(&*editing.store).map_err(|e| {
-        // Refused before anything was written: the file opens nothing. After `Io` it may.
+        // The change was refused before anything was written, so the file opens nothing. After an `Io` error it might
+        // open the volume.
         if let (Some((file, path)), ErrorKind::InUse { .. } | ErrorKind::Misuse(_)) = (&file, &e.kind) {
             new_file::remove(file, path);
         }

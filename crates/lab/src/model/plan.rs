@@ -50,13 +50,13 @@ pub struct Plan {
     pub seed: u64,
     /// What is done with the page cache before each pass.
     pub caches: Caches,
-    /// What the study that is repeated asks for; nothing where no study is.
+    /// What the repeated study asks for; `None` if no study is repeated.
     #[serde(skip)]
     pub repeated: Option<PlannedStudy>,
 }
 
 impl Plan {
-    /// What a study asks of this workload; nothing where no study does, and the level decides.
+    /// What a study asks of this workload; `None` if the level decides.
     pub fn parameters(&self, workload: &str) -> Option<&Parameters> {
         self.repeated.as_ref()?.parameters(workload)
     }
@@ -67,7 +67,7 @@ impl Plan {
     }
 }
 
-/// What of a study decides what is done: the rest of it is for reports.
+/// The part of a study that decides what is done. The rest is for reports.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PlannedStudy {
     /// Its name on the command line.
@@ -79,7 +79,7 @@ pub struct PlannedStudy {
 }
 
 impl PlannedStudy {
-    /// What it asks of a workload; nothing where it does not do it.
+    /// What the study asks of a workload; `None` if it does not have the workload.
     pub fn parameters(&self, workload: &str) -> Option<&Parameters> {
         self.workloads.iter().find(|work| work.name == workload).map(|work| &work.parameters)
     }

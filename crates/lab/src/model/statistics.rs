@@ -131,7 +131,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// Of one sample or more; all NaN of none.
+    /// For one sample or more; all NaN without samples.
     pub fn of(samples: &[f64]) -> Self {
         let at = |q| quantile(samples, q);
         Self { min: at(0.0), lower_quartile: at(0.25), median: at(0.5), upper_quartile: at(0.75), max: at(1.0) }

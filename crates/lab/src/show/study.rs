@@ -19,17 +19,17 @@ use crate::show::summary::{self, Summary};
 /// The model of the processor, as user-mode Linux tells it.
 const USER_MODE_LINUX: &str = "UML";
 
-/// Why a run there has no figures: its system calls and its disk cost what they do nowhere else.
+/// Why a run there has no figures: system calls and disk accesses cost much more than elsewhere.
 const NO_MACHINE: &str =
     "This run was made in user-mode Linux, which shows whether something works, and not how fast it is.";
 
-/// What the reason begins with where an error is one.
+/// The beginning of a reason that is an error.
 pub(crate) const FAILED: &str = "It failed: ";
 
-/// Why a figure is missing where nothing else says so.
+/// Why a figure is missing, if nothing else gives a reason.
 const NONE: &str = "This run has no figure for it.";
 
-/// What a row and a column of a table together are a figure of.
+/// The figure that belongs in a row and a column of a table.
 #[derive(Clone, Copy, Debug)]
 struct Meant<'a> {
     workload: &'a str,
@@ -42,7 +42,7 @@ struct Meant<'a> {
 }
 
 impl<'a> Meant<'a> {
-    /// Nothing where only the study has a figure.
+    /// `None` if only the study has a figure.
     fn of(table: &'a StudyTable, row: &'a StudyRow, column: &'a StudyColumn) -> Option<Self> {
         let either = |row: &'a String, column: &'a String| if row.is_empty() { column } else { row };
         Some(Self {
@@ -175,7 +175,7 @@ fn published(
     let doubtful = figure.is_doubtful();
     let own = figure.in_our_units();
     let of_all = |unit: Unit| run.plan.scale == 1.0 || !matches!(unit, Unit::Seconds | Unit::CostSeconds);
-    // What it takes to make a volume is a cost here and a time there.
+    // The time to make a volume counts as a cost here, and as a time in the studies.
     let same = |measured: Unit, unit: Unit| measured == unit || (measured, unit) == (Unit::CostSeconds, Unit::Seconds);
     let ours = own.filter(|(_, unit)| measured.is_none_or(|measured| same(measured, *unit) && of_all(measured)));
     let printed = format!("{} {}{}", figure.value, figure.unit, if doubtful { " (suspect)" } else { "" });
@@ -236,7 +236,7 @@ fn no_medium(medium: usize) -> String {
     format!("It needs a medium number {number}: name each medium with its own --dir or --device (folders come first).")
 }
 
-/// What of it the row shows.
+/// The value of a cell that the row shows.
 ///
 /// # Errors
 /// Why there is none.
@@ -298,10 +298,10 @@ const BUSY: f64 = 0.1;
 /// The same for the share of the processors' time that a hypervisor took on average.
 const STEAL: f64 = 0.02;
 
-/// Baselines that this program serves, and what is the same without a server in front of it.
+/// Baselines that this program serves, and the same layers without a server.
 const SERVED: &[(&str, &str)] = &[("plain", "loop"), ("plain-files", "folder")];
 
-/// A run that judges what its study concluded.
+/// A run, and the study whose conclusions it judges.
 #[derive(Clone, Copy)]
 struct Here<'a> {
     study: &'a Study,
@@ -309,7 +309,7 @@ struct Here<'a> {
     summary: &'a Summary,
 }
 
-/// A share of performance, and between which ends it lies.
+/// A share of performance, and the ends of its interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Between {
     share: f64,
@@ -386,7 +386,7 @@ impl<'r> Here<'r> {
         Some(format!("The study's data were {}; this run's are {}.", words(theirs), words(other)))
     }
 
-    /// Whether it holds with the whole of its interval, or fails with the whole of it; and the figure in words.
+    /// Whether the whole interval meets the check, or none of it; and the figure in words.
     fn holds(self, check: &ConclusionCheck) -> (Option<bool>, String) {
         let (own_meant, base_meant) = (Meant::own(check), Meant::base(check));
         let (own, base) = match (self.cell(own_meant), self.base(check, base_meant)) {
@@ -466,8 +466,8 @@ impl<'r> Here<'r> {
         (between, loss.verdict == LossVerdict::TooFew)
     }
 
-    /// Of figures that are not steady, what single samples come to, and that in words: those of one round, or of one workload and
-    /// another at any time.
+    /// For figures that are not steady: the range that single samples span, and a sentence about it. Samples are
+    /// compared within a round, or, if the workloads differ, at any time.
     fn unsteady(self, own: &summary::Cell, base: &summary::Cell, between: Between) -> Option<(Between, String)> {
         let worst = own.relative_deviation.max(base.relative_deviation);
         let of_times = own.unit == Unit::Seconds;
@@ -489,14 +489,14 @@ impl<'r> Here<'r> {
         })
     }
 
-    /// What other load on the machine may have made of it: a program that shares its processors with others may have been
-    /// slowed down by as much as they took.
+    /// The range that is possible because of other load on the machine: sharing processors may have slowed a program
+    /// down by as much as the others used.
     fn disturbed(self, check: &ConclusionCheck, between: Between) -> Option<(Between, String)> {
         let cpus = self.run.machine.cpus.max(1);
         let most = |loads: &mut dyn Iterator<Item = f64>| loads.filter(|busy| busy.is_finite()).fold(0.0, f64::max);
         let passes = self.run.passes.iter().filter(|pass| pass.workload == check.workload && pass.round.is_some());
         let watched: Vec<OtherLoad> = passes.clone().filter_map(|pass| pass.conditions.others).collect();
-        // A run from before passes were watched tells only what happened before it.
+        // In an older run, passes were not watched: only the load before it is known.
         let busy = match watched.is_empty() {
             true => most(&mut self.run.sittings.iter().map(|sitting| sitting.idle_cpu)),
             false => {
@@ -519,8 +519,8 @@ impl<'r> Here<'r> {
         })
     }
 
-    /// What it comes to without the server that is in front of this baseline and was in front of none of the study's: the
-    /// server takes a part of the time with and without encryption, so that less seems to be lost.
+    /// The range without the server in front of this baseline, if the study's baselines had none. A server takes a part
+    /// of the time with and without encryption, so the loss seems smaller.
     fn served(self, own: &summary::Cell, base: Meant<'_>, between: Between) -> Option<(Between, String)> {
         let (served, bare) = SERVED.iter().find(|(served, _)| *served == base.facility)?;
         if !self.study.bare || own.facility.split('@').next() == Some(served) {
@@ -541,13 +541,13 @@ impl<'r> Here<'r> {
 }
 
 impl<'a> Meant<'a> {
-    /// What a check is of.
+    /// The figure that a check is about.
     fn own(check: &'a ConclusionCheck) -> Self {
         let ConclusionCheck { workload, operation, series, x, facility, medium, .. } = check;
         Self { workload, operation, series, x: *x, facility, medium: medium.unwrap_or(1).saturating_sub(1) }
     }
 
-    /// What it is compared with. Another workload has other places and series, too.
+    /// The figure that it is compared with. Another workload has other places and series, too.
     fn base(check: &'a ConclusionCheck) -> Self {
         let own = Self::own(check);
         let same = check.against_workload.is_none();
@@ -563,7 +563,7 @@ impl<'a> Meant<'a> {
 }
 
 impl Meant<'_> {
-    /// Its name beside another: the facility, and everything else in which the two differ.
+    /// Its name beside the other figure: the facility, and all parts in which the two differ.
     fn words(self, other: Self) -> String {
         let x = |x: Option<f64>| x.map(|x| format!("at {x}")).unwrap_or_default();
         let parts = [

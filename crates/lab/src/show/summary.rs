@@ -67,7 +67,7 @@ impl Cell {
     }
 }
 
-/// The values of both in each round that has both: rounds, and a value for each.
+/// The pairs of values from rounds that both have. Each side is a list of rounds and a list of values.
 fn paired(one: (&[Option<usize>], &[f64]), other: (&[Option<usize>], &[f64])) -> Vec<(f64, f64)> {
     let in_round = |(rounds, values): (&[Option<usize>], &[f64]), round| -> Vec<f64> {
         rounds.iter().zip(values).filter(|(r, _)| **r == round).map(|(_, value)| *value).collect()
@@ -410,7 +410,7 @@ fn failed(run: &Run) -> Vec<String> {
             None => !run.workloads.iter().any(|w| lost(&w.name)),
         };
         let doing = failure.workload.as_deref().unwrap_or("setup");
-        // Why is in the failures.
+        // The list of failures has the reasons.
         let then = if passed { " and was measured all the same" } else { "" };
         let sentence = format!("{} failed in {doing}{then}", failure.facility);
         match sentences.iter_mut().find(|(known, _)| *known == sentence) {

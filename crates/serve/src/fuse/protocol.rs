@@ -134,7 +134,7 @@ impl Errno {
     pub const ENOTEMPTY: Self = Self(39);
     pub const ENODATA: Self = Self(61);
     pub const EOPNOTSUPP: Self = Self(95);
-    /// The kernel looks the name up again.
+    /// The kernel looks up the name again.
     pub const ESTALE: Self = Self(116);
 
     /// The error that a program gets when its read, write or flush fails in the store.

@@ -224,7 +224,7 @@ impl Target {
         self.state.as_deref().map_or(Ok(()), |path| state.write(path))
     }
 
-    /// Says of a full disk what the `rest` of a file takes.
+    /// If the disk is full, says how much space the `rest` of the file needs.
     pub fn full(&self, error: Error, rest: u64) -> Error {
         full_disk::explained(error, &self.at, rest)
     }

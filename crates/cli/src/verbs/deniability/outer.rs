@@ -20,7 +20,8 @@ use crate::terminal::size;
 /// The number of names examined for the newest time.
 const NAMES: usize = 100_000;
 
-/// Smaller differences mean nothing: FAT stores local times, and use without changes to files makes no time inside newer.
+/// Smaller differences mean nothing: FAT stores local times, and a volume that is used without changing a file keeps
+/// all times inside.
 const SLACK: Duration = Duration::from_secs(26 * 3600);
 
 /// The findings that the password of the volume at `path` allows.

@@ -32,7 +32,7 @@ impl FilesystemKind {
 /// A mounted file system. Dropped, it is taken down.
 pub struct MountedFilesystem {
     dir: PathBuf,
-    /// Under the kernel's: the loop device, if it lies in a file.
+    /// The loop device below the kernel's file system, if that is in a file.
     loop_device: Option<LoopDevice>,
     /// Without root: the program that serves it.
     program: Option<Background>,
@@ -122,8 +122,8 @@ pub fn take_down(dir: &Path) -> Result<()> {
 
 const EXT4_AT_ONCE: &str = "lazy_itable_init=0,lazy_journal_init=0,nodiscard";
 
-/// Everything is made at once: what the kernel would go on making in the background would be measured. Nothing is
-/// discarded: holes would be measured, too.
+/// Creates everything at once: work that the kernel leaves for later would be measured. Discards nothing: holes would
+/// be measured, too.
 fn mkfs(kind: FilesystemKind, device: &Path, len: Option<u64>) -> Result<CommandStep> {
     const EXT4: &[&str] = &["mkfs.ext4", "-q", "-F", "-m", "0", "-b", "4096", "-E", EXT4_AT_ONCE];
     const XFS: &[&str] = &["mkfs.xfs", "-q", "-f", "-K"];

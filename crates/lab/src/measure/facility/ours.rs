@@ -31,13 +31,13 @@ const INTEGRITY: &[&str] = &["hmac-sha256", "aes-gcm-random", "chacha20-poly1305
 /// What a format takes besides its name and its cipher.
 struct Manner {
     format: &'static str,
-    /// To make its key cheap; see [`Facility::cheap`].
+    /// Options that make key derivation cheap; see [`Facility::cheap`].
     create_cheap: &'static [&'static str],
-    /// To open one that was made so.
+    /// Options that open a volume made with `create_cheap`.
     cheap: &'static [&'static str],
     create: &'static [&'static str],
     open: &'static [&'static str],
-    /// To encrypt a volume's data in place, where it can, and what has to be in it then.
+    /// Options to encrypt in place, if the format can, and the contents that this requires.
     encrypt: &'static [&'static str],
     plaintext: &'static [&'static str],
 }
@@ -45,7 +45,7 @@ struct Manner {
 /// What opens a volume by a passphrase.
 const PASSPHRASE: &[&str] = &["--password-file", "{password-file}"];
 
-/// What any format takes that is not below.
+/// The options of formats that are not listed below.
 const MANNER: Manner = Manner {
     format: "",
     create_cheap: &[],
@@ -89,7 +89,7 @@ struct Another {
     /// For people.
     what: &'static str,
     wish: &'static [&'static str],
-    /// In the place of the format's own.
+    /// Replaces the options of the format.
     manner: Option<&'static Manner>,
 }
 
@@ -132,7 +132,7 @@ const OTHERS: &[Another] = &[
     },
 ];
 
-/// How else a folder is encrypted than by default.
+/// Another way to encrypt a folder than the default.
 struct Variant {
     format: &'static str,
     /// The suffix of the format's name, which is also its title.
@@ -368,8 +368,8 @@ fn serve(how: &[&str], transport: Transport) -> Vec<CommandStep> {
 }
 
 impl Line {
-    /// nbdkit has the store, and listens at `{dir}/line` once it has written its number. It lets through at once what a second's
-    /// hundredth gives, not two seconds as by default: more than a short transfer has.
+    /// nbdkit serves the store, and listens at `{dir}/line` as soon as it has written its process number. Its burst is
+    /// limited to a hundredth of a second's bytes; by default it is two seconds' worth, more than a short transfer has.
     fn begin(&self) -> [CommandStep; 2] {
         let (read, write) = (format!("delay-read={}", self.delay), format!("delay-write={}", self.delay));
         let rate = format!("rate={}", self.rate);

@@ -21,7 +21,7 @@ use crate::measure::processes;
 use crate::measure::program::{MARK, find};
 use crate::model::words::printable;
 
-/// How long a program may take to become ready: on a busy machine, CryFS derives its key for a minute.
+/// How long a program may take to become ready: on a busy machine, CryFS needs a minute to derive its key.
 pub const READY: Duration = Duration::from_secs(180);
 
 /// How long a program may take that does its work and exits: filling a large volume is slow.
@@ -33,7 +33,7 @@ const ENDING: Duration = Duration::from_secs(60);
 /// How long a program that was asked to end because of a failure or a cancellation may take before it is killed.
 const GIVEN_UP: Duration = Duration::from_secs(5);
 
-/// Bytes of a program's output in which those lines are looked for.
+/// Bytes at the end of a program's output that are searched for its last lines.
 const LOOKED_AT: u64 = 64 << 10;
 
 /// Lines of a program's output that an error shows.
@@ -92,7 +92,8 @@ impl Runner {
             .keep()
             .map_err(|e| Error::from(e.error).at(&self.dir))?;
         let mut command = match (&step.until_there, find("setpriv")) {
-            // Asked to end when the lab is killed: the thread that started it, to be exact.
+            // The program is asked to end when the lab is killed; strictly speaking, when the thread that started it
+            // ends.
             (Some(_), Some(setpriv)) => {
                 let mut command = Command::new(setpriv);
                 command.args(["--pdeathsig", "TERM", "--"]).arg(path);
@@ -107,7 +108,7 @@ impl Runner {
         command.stdout(Stdio::from(file.try_clone()?)).stderr(Stdio::from(file));
         let mut child = command.spawn().map_err(failed)?;
         if let (Some(text), Some(mut stdin)) = (&step.stdin, child.stdin.take()) {
-            // It may end without reading.
+            // The program may end without reading.
             let _ = stdin.write_all(text.as_bytes());
         }
         Ok(Background { child, line, output })
@@ -327,7 +328,7 @@ impl Left {
     }
 }
 
-/// What the variable [`MARK`] is in an environment as /proc shows it.
+/// The form of the variable [`MARK`] in an environment that /proc shows.
 fn mark_in(environment: &[u8]) -> Option<&[u8]> {
     environment.split(|b| *b == 0).find_map(|pair| pair.strip_prefix(MARK.as_bytes())?.strip_prefix(b"="))
 }
@@ -357,7 +358,7 @@ pub fn kernel_mounts(name: &str) -> bool {
     known() || (load().is_some_and(|status| status.success()) && known())
 }
 
-/// Waits a little: what the kernel is about to release, it releases soon.
+/// Waits a little, because the kernel may be about to release something.
 pub fn retry<T>(mut attempt: impl FnMut() -> Option<T>) -> Option<T> {
     for wait_ms in [0, 1, 5, 20, 50, 100, 200, 500, 1000, 2000] {
         thread::sleep(Duration::from_millis(wait_ms));

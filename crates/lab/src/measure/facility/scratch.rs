@@ -137,7 +137,7 @@ fn remove(folder: &Path) {
     }
 }
 
-/// Where something is mounted in the folder, what was mounted first at the beginning.
+/// The mount points in the folder, in the order of mounting.
 fn mounts_below(folder: &Path) -> Result<Vec<PathBuf>> {
     let folder = folder.canonicalize().map_err(|e| Error::from(e).at(folder))?;
     let mounts = mountinfo::mounts().map_err(|e| Error::new(ErrorKind::Io(e)))?;

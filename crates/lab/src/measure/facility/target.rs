@@ -163,7 +163,7 @@ impl FacilityTarget {
     /// and the time. What was in it is gone. Closes it before.
     ///
     /// # Errors
-    /// As [`FacilityTarget::create`]; `Unsupported` where it cannot; `Io` where something else is in it than before.
+    /// As [`FacilityTarget::create`]; `Unsupported` where it cannot; `Io` where the contents have changed.
     pub fn encrypt_in_place(&mut self) -> Result<(u64, Elapsed)> {
         let Facility { name, encrypt, plaintext, .. } = self.facility.clone();
         if encrypt.is_empty() {

@@ -59,7 +59,7 @@ pub fn try_out(facility: &Facility, lab: &Lab) -> Result<FacilityTrial> {
         false => Err(wrong(format!("{}: {otherwise}", facility.name))),
     };
 
-    // Before the bytes, which give way to files.
+    // Files are tried first, because they are removed when the target is used as bytes.
     if facility.gives == Gives::Folder {
         write_file(&target.folder()?.join("file"), &mark)?;
     }
@@ -136,7 +136,7 @@ pub fn holds(path: &Path, bytes: &[u8]) -> Result<bool> {
 
 fn file_holds(path: &Path, bytes: &[u8]) -> io::Result<bool> {
     let mut file = File::open(path)?;
-    // The end of one part is kept before the next.
+    // The end of each part is kept in front of the next, because the bytes may span both.
     let mut part = vec![0; 1 << 20];
     let mut kept = 0;
     loop {

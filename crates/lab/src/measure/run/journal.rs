@@ -174,7 +174,7 @@ impl Journal {
         Ok((journal, state))
     }
 
-    /// Adds a line, which is on the disk then.
+    /// Adds a line and makes it durable.
     ///
     /// # Errors
     /// `Io`.

@@ -147,11 +147,11 @@ pub struct PreparedRun {
     pub plan: RunPlan,
     /// The facilities that are measured.
     pub facilities: Vec<Facility>,
-    /// All facilities of the plan, those included that cannot be measured here.
+    /// All facilities of the plan, including those that cannot be measured here.
     pub facility_records: Vec<FacilityRecord>,
     /// The workloads that are done.
     pub workloads: Vec<&'static Workload>,
-    /// All workloads of the plan, those included that cannot be done here.
+    /// All workloads of the plan, including those that cannot be done here.
     pub workload_records: Vec<WorkloadRecord>,
     /// How many stores there are at a time.
     pub stores_at_once: StoresAtOnce,
@@ -272,14 +272,14 @@ impl Wishes {
     }
 }
 
-/// Names of what others have made, encrypts, and works here.
+/// Names of facilities of other programs that encrypt and work here.
 fn others(catalogue: &Catalogue, wanted: &dyn Fn(&&Facility) -> bool) -> Vec<String> {
     let others = catalogue.all().iter().filter(|f| f.baseline.is_some() && !f.is_ours());
     others.filter(wanted).filter(|f| f.missing().is_none()).map(|f| f.name.clone()).collect()
 }
 
 impl PreparedRun {
-    /// What is there of the plan, and whether it fits. `program` is this program.
+    /// Checks which parts of the plan are available here, and whether they fit. `program` is this program.
     ///
     /// # Errors
     /// `Misuse` for names that nothing has, and where there is too little room; `Unsupported` where nothing can be
@@ -336,7 +336,8 @@ impl PreparedRun {
     }
 }
 
-/// The facilities that the plan names, and what was found of them, on each medium: each was asked once.
+/// The facilities that the plan names, repeated for each medium with their records. Each facility was checked only
+/// once.
 fn on_each_medium(plan: &Plan, named: &[(Facility, FacilityRecord)]) -> Vec<(Facility, FacilityRecord)> {
     let on = |(facility, record): &(Facility, FacilityRecord), medium| {
         let name = plan.on_medium(&facility.name, medium)?;

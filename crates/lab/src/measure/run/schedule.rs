@@ -277,7 +277,7 @@ impl<'a> History<'a> {
         let plan = &self.state.run.plan;
         let Some(round) = round.filter(|round| *round >= plan.min_repeats) else { return true };
         if round >= plan.max_repeats {
-            // In the place of a round in which it failed.
+            // Marks a round in which the workload failed.
             return self.successes(facility, round) < plan.min_repeats;
         }
         let baseline = self.state.baseline(facility).filter(|b| eligible.contains(b));

@@ -84,7 +84,7 @@ pub(super) fn panels<'a>(summary: &'a Summary, workload: &str) -> Vec<Panel<'a>>
             }),
         }
     }
-    // What explains the others comes after them.
+    // Shares explain the other figures and come last.
     panels.sort_by_key(|p| p.unit == Unit::Share);
     let layers = once(summary.cells.iter().map(layer));
     for panel in &mut panels {
@@ -203,7 +203,7 @@ impl Scale {
     pub(super) fn text(self, figure: f64) -> String {
         match figure / self.one {
             _ if self.name == "MB/s" => rate(figure),
-            // Nothing beside what else is in this unit.
+            // Negligible beside the other figures in this unit.
             none if none.abs() < 5e-4 => "0".into(),
             value => plain(value),
         }

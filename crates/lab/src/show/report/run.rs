@@ -44,7 +44,7 @@ impl RunReport<'_> {
         csv(&self.summary.cells)
     }
 
-    /// One line for each raw figure, those of warm-ups included.
+    /// One line for each raw figure, including those of warm-ups.
     pub fn samples_csv(&self) -> String {
         let of = |pass| move |measure| Sample { pass, measure };
         csv(&self.run.passes.iter().flat_map(|pass| pass.measures.iter().map(of(pass))).collect::<Vec<_>>())
@@ -75,7 +75,7 @@ csv_record!(Cell {
     cpu_s_per_gb: optional(cpu_s_per_gb, |s| exact(*s)),
 );
 
-/// One raw figure with the pass that it comes from.
+/// One raw figure with its pass.
 struct Sample<'a> {
     pass: &'a Pass,
     measure: &'a Measure,
@@ -310,7 +310,8 @@ mod tests {
             let changes = RunChanges::between(&sample::run(), &run, 0.03);
             assert!(!changes.text().contains('\u{1b}'));
         });
-        // The run itself is valid. How many of the changed ones are depends on the machine that the run records.
+        // The unchanged run is valid. How many of the changed ones are valid depends on the machine that the run
+        // records.
         assert!(reported.get() > 1, "{} of them were runs", reported.get());
     }
 

@@ -289,7 +289,7 @@ fn table(filled: &FilledTable<'_>, summary: &Summary) -> Extra {
 /// What is advised in each scenario.
 const ADVISED: [&str; 3] = ["who", "today", "what counts"];
 
-/// Reasons that are told of each.
+/// Reasons that are given for each.
 const TOLD: usize = 2;
 
 /// For each scenario, the answer of `claviger lab recommend` by its rules alone. The run's figures are ignored: the run measured
@@ -402,7 +402,7 @@ fn pair(cell: &StudyCell<'_>) -> Option<LossPair> {
     Some(LossPair { here: [loss.loss, loss.low, loss.high], theirs })
 }
 
-/// Those of the words that are not empty.
+/// The words that are not empty.
 fn joined(words: [&str; 3]) -> String {
     words.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>().join(", ")
 }

@@ -201,7 +201,7 @@ impl Parts<'_> {
     }
 }
 
-/// A share, for which nothing is said of processors.
+/// A share, without processor time.
 fn share_of(operation: &str, value: f64, took: Elapsed) -> Measure {
     Measure { value, cpu_s: None, ..Measure::cpu_share(Case::new(operation), took) }
 }

@@ -136,7 +136,7 @@ struct BootStep {
     uptime: f64,
 }
 
-/// The figures of a life.
+/// The figures of one guest, from boot to power-off.
 fn measures(ran: &Ran) -> Result<Vec<Measure>> {
     let report = |step: &str| find(&ran.output, step).ok_or_else(|| unfinished(step, ran));
     let time = |name: &str, took: Elapsed| Measure::time(Case::new(name), 0, took);
@@ -166,7 +166,8 @@ fn between(begin: Elapsed, end: Elapsed) -> Elapsed {
     Elapsed { seconds: end.seconds - begin.seconds, cpu_s: end.cpu_s - begin.cpu_s }
 }
 
-/// The line `claviger-lab: STEP STATUS UPTIME` in pieces of output. It was told when the piece with its end was read.
+/// The line `claviger-lab: STEP STATUS UPTIME` in pieces of output. It counts as printed when the piece with its end
+/// was read.
 fn find(output: &[OutputPiece], step: &str) -> Option<BootStep> {
     let mut line = String::new();
     for piece in output {
@@ -284,8 +285,8 @@ mod tests {
         let lab = Lab { scratch: scratch.path().to_owned(), ..lab() };
         let disk = scratch.path().join("a disk, in a folder with spaces");
         std::fs::copy(debian::image(&lab).unwrap(), &disk).unwrap();
-        // With the shim, which does no harm where it is not needed. Without it: tests of the program. Other tests may keep the
-        // machine too busy to time a short step.
+        // Boots with the shim, which does no harm where it is not needed; tests of the program boot without it. Other
+        // tests may keep the machine too busy to time a short step.
         let life = || measures(&boot(&disk, &lab, true).unwrap());
         let untimed =
             |measured: &Result<Vec<Measure>>| measured.as_ref().is_err_and(|e| e.to_string().contains("not be timed"));

@@ -34,7 +34,7 @@ pub static UNLOCK: Workload = Workload {
 /// The figures of a facility that is made anew for them.
 fn unlocked(target: &mut FacilityTarget, lab: &Lab) -> Result<Vec<Measure>> {
     target.create_default()?;
-    // What is read first is there, and no time below contains its writing.
+    // Creates what is read first, so that no measured time includes writing it.
     if target.facility().gives == Gives::Folder {
         fs::write(target.folder()?.join(FIRST), FIRST)?;
     } else {

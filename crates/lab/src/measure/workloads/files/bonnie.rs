@@ -100,7 +100,7 @@ pub(super) static BONNIE: Workload = Workload {
     parameters: &["size", "count", "characters", "synchronous", FILESYSTEMS],
     missing: || program::missing(&["bonnie++"]),
     version: || {
-        // Called without an option it measures; this one it does not know, and tells how it is used.
+        // bonnie++ does not know this option and prints its usage. Without an option, it would start to measure.
         let usage = Command::new(program::find("bonnie++")?).arg("--help").output().ok()?;
         let usage = String::from_utf8_lossy(&usage.stderr).into_owned();
         let version = usage.lines().find_map(|line| line.strip_prefix("Version: "))?;
@@ -136,7 +136,7 @@ impl Extent {
         }
     }
 
-    /// How many of what the step counts.
+    /// The number of items that the step counts.
     fn count(self, counts: Counts) -> u64 {
         match counts {
             Counts::Characters => SINGLE_BYTES,
@@ -268,7 +268,7 @@ mod tests {
 
     const QUICK: Extent = Extent { mib: 64, files: 2, characters: false, synchronous: false };
 
-    /// What it told, a line each second, in which one processor was busy for half the time.
+    /// Its progress lines, one per second. One processor was busy for half the time.
     fn messages() -> Vec<OutputPiece> {
         let words = TOLD.split_inclusive("...").flat_map(|part| part.split_inclusive('\n'));
         let piece = |(second, text): (usize, &str)| OutputPiece {

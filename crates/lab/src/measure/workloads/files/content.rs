@@ -14,7 +14,7 @@ use crate::model::random::Random;
 /// Bytes of each call that reads or writes a file, as cp and tar make them or larger.
 pub(super) const BLOCK: usize = 128 << 10;
 
-/// Whose mark the contents of files carry.
+/// The pass number that marks the contents of files.
 const PASS: u64 = 1;
 
 /// How large the files of a tree are.

@@ -358,7 +358,7 @@ tps = 1500.000000 (without initial connection time)
         nothing_is_left_in([scratch.path(), folder.path()]);
     }
 
-    /// Where a lab works that is cancelled as soon as clients work.
+    /// The folder of the lab, which is cancelled as soon as clients work.
     static SCRATCH: OnceLock<PathBuf> = OnceLock::new();
 
     fn clients_work() -> bool {

@@ -39,12 +39,12 @@ const FAR: f64 = 60.0;
 /// there.
 pub(super) const GAIN: f64 = -100.0;
 
-/// Where the vertical axis of lines begins.
+/// The quantity on the vertical axis, which decides where the axis begins.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Upward {
-    /// At zero; logarithmic where the figures lie far apart.
+    /// Begins at zero; logarithmic if the figures lie far apart.
     Figures,
-    /// At zero or below, never logarithmic: a loss of nothing must have a place.
+    /// Begins at zero or below, and is never logarithmic: it must include a loss of 0.
     Losses,
 }
 
