@@ -92,7 +92,7 @@ impl Run {
         found.message = (found.disturbed > 0 || all.disturbs()).then(|| {
             let advice = match found.unfit {
                 true => "Measure again while nothing else runs.",
-                false => "No figure has more than a fifth of its passes among them, and a median tolerates that.",
+                false => "At most a fifth of any figure's passes were disturbed, which a median tolerates.",
             };
             format!(
                 "The machine was busy with other programs in {} of {} passes. They used {} % of one processor on average and {} % \

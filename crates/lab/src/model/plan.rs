@@ -25,7 +25,7 @@ pub fn base_name(facility: &str) -> &str {
 /// What to measure, and how thoroughly.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
-    /// What the sizes and the number of passes follow from.
+    /// The level, which determines the sizes and the number of passes.
     pub level: Level,
     /// Share of the full size of the studies' data sets (2.3 GB of files, a file of 3 GB, ...): 1 is all of it.
     pub scale: f64,

@@ -230,7 +230,7 @@ fn found<'a>(run: &Run, summary: &'a Summary, meant: Meant<'_>) -> Result<&'a su
     all.next().filter(|_| all.next().is_none()).ok_or_else(|| why(run, meant, &facility))
 }
 
-/// Why there is no figure of a medium, counted from 0, that was not measured.
+/// Why there is no figure of a medium that was not measured. `medium` is counted from 0.
 fn no_medium(medium: usize) -> String {
     let number = medium + 1;
     format!("It needs a medium number {number}: name each medium with its own --dir or --device (folders come first).")

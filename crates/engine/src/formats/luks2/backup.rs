@@ -35,8 +35,8 @@ pub(super) fn back_up(store: &dyn Store) -> Result<HeaderBackup> {
         warnings.push("In the backup both copies of the header are sound.".into());
     }
     if validate::is_being_reencrypted(&header.metadata) {
-        let what = "The reencryption of this volume is not finished. The backup opens nothing once it continues: make another one \
-                    at its end.";
+        let what = "The reencryption of this volume is not finished. Once it continues, the backup opens nothing: make \
+                    another one at its end.";
         warnings.push(Warning::from(what).advise(Advice::ResumeReencryption));
     }
     Ok(HeaderBackup { bytes, format: NAME, headers: vec!["primary", "secondary"], warnings })

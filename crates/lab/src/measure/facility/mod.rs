@@ -132,8 +132,8 @@ pub struct FacilityRequirements {
     pub paths: Vec<PathBuf>,
     /// File systems that the kernel has to know: names of /proc/filesystems.
     pub filesystems: Vec<String>,
-    /// A command that succeeds where it can be used: the kernel may lack what a program is there for, and an old version of
-    /// this one, `{claviger}`, an option.
+    /// A command that succeeds if the facility can be used here. Otherwise the kernel may lack a feature that the
+    /// program needs, or an old version of the program, such as `{claviger}`, may lack an option.
     pub probe: Vec<String>,
     /// The message if that fails, in a whole sentence; by default the command's own message.
     pub unless: Option<String>,
@@ -141,7 +141,7 @@ pub struct FacilityRequirements {
     pub root: bool,
 }
 
-/// A command, with what it reads and how long it goes on.
+/// A command, its input, and how long it runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct CommandStep {
@@ -149,8 +149,8 @@ pub struct CommandStep {
     pub run: Vec<String>,
     /// What it reads from standard input. `{password}` is the passphrase.
     pub stdin: Option<String>,
-    /// It goes on as long as the facility is open; it is ready when this path is there, or, if that is `{open}` itself
-    /// and a folder, when something is mounted on it. Closing ends it by SIGTERM unless a step of `close` has.
+    /// It runs as long as the facility is open. It is ready when this path exists; if the path is `{open}` and a
+    /// folder, when something is mounted there. Closing ends it by SIGTERM, unless a step of `close` has ended it.
     pub until_there: Option<PathBuf>,
     /// Variables of its environment.
     pub env: BTreeMap<String, String>,

@@ -109,7 +109,7 @@ const AROUND: f64 = 0.5;
 pub struct Preset {
     /// Facilities at every level; one that cannot be measured here is left out, with the reason.
     quick: &'static [&'static str],
-    /// Those that come on top from the standard level on.
+    /// Additional ones from the standard level on.
     more: &'static [&'static str],
     workloads: &'static [&'static str],
 }
@@ -117,7 +117,7 @@ pub struct Preset {
 /// A user's request. The level decides what is empty or `None`.
 #[derive(Clone, Debug)]
 pub struct Wishes {
-    /// What sizes and passes follow from.
+    /// The level, which determines sizes and passes.
     pub level: Level,
     /// Where containers lie: everything is done on each of these media, of which there is at least one.
     pub media: Vec<Backing>,
@@ -137,11 +137,11 @@ pub struct Wishes {
     pub repeats: Option<(usize, usize)>,
     /// Relative standard deviation at which a figure is steady.
     pub steady: Option<f64>,
-    /// Where the random order comes from.
+    /// The seed of the random order.
     pub seed: u64,
 }
 
-/// A plan, and what it is carried out with here.
+/// A plan, with the facilities and workloads that are available here.
 pub struct PreparedRun {
     /// What is measured.
     pub plan: RunPlan,

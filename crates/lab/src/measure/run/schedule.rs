@@ -112,7 +112,7 @@ pub fn carry_out(
 }
 
 /// Carries a step out, and repeats it while other programs disturb it: the least disturbed attempt counts. The figures
-/// themselves choose nothing. A repeat that fails is the last; the attempt before it still counts.
+/// themselves do not influence the choice. A repeat that fails is the last; the attempt before it still counts.
 fn undisturbed(state: &RunState, bench: &mut dyn Bench, step: &ScheduledPass) -> (Option<PassDone>, Option<Trouble>) {
     let load = |done: &PassDone| done.conditions.others.unwrap_or_default();
     let disturbed = |pass: &Pass| pass.conditions.others.is_some_and(|others| others.disturbs());

@@ -195,7 +195,7 @@ fn extra_text(extra: &Extra) -> String {
     text
 }
 
-/// A row whose cells are sentences: the last cell and the first one, and below them the others.
+/// A row whose cells are sentences: first the last cell with the first one, then the others, a line each.
 fn paragraph(extra: &Extra, row: &[String]) -> String {
     let [first, others @ .., last] = row else { return String::new() };
     let others = extra.columns.iter().skip(1).zip(others).filter(|(_, cell)| !cell.is_empty());
@@ -211,7 +211,8 @@ fn panel_text(panel: &Panel) -> String {
     }
 }
 
-/// A line for each facility, and a line of losses under each that has a baseline; over the places on the axis.
+/// One line per facility, with one column for each place on the axis. If the facility has a baseline, a line of losses
+/// follows.
 fn curve_text(panel: &Panel, scale: Scale) -> String {
     let name = |facility: &str| facility.chars().count();
     let names = panel.facilities().into_iter().map(name).max().unwrap_or(0).max("  loss %".len());

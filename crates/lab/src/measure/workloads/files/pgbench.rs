@@ -163,7 +163,7 @@ impl Database<'_> {
         Ok(WorkloadOutcome { measures, ..WorkloadOutcome::default() })
     }
 
-    /// A server on a fresh database that answers.
+    /// Starts a server on a fresh database, and waits until it answers.
     fn served(self) -> Result<Option<Background>> {
         let folder = self.folder.display().to_string();
         if !self.is_private() {

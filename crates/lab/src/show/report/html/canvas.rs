@@ -167,7 +167,7 @@ fn failed(error: DrawingAreaErrorKind<std::io::Error>) -> Error {
     Error::from(std::io::Error::other(format!("a chart cannot be drawn: {error}")))
 }
 
-/// Which end of a text is at its place.
+/// The part of a text that is at the given position.
 #[derive(Clone, Copy)]
 pub(super) enum Anchor {
     Start,
@@ -325,7 +325,7 @@ impl Span {
         ticks.into_iter().map(|t| (t, write(t))).collect()
     }
 
-    /// A unit, with a word where the axis is logarithmic.
+    /// The unit, and whether the axis is logarithmic.
     pub(super) fn described(&self, unit: &str) -> String {
         if self.log { format!("{unit}, logarithmic") } else { unit.to_owned() }
     }

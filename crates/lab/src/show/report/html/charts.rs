@@ -174,7 +174,7 @@ fn names_at_ends(frame: &Frame, lines: &[Line]) -> Result<()> {
         *y = y.max(free);
         free = *y + APART;
     }
-    // Those that were pushed out below go up again.
+    // Move names up again that were pushed below the chart.
     let mut limit = bottom;
     for (_, y, _) in ends.iter_mut().rev() {
         *y = y.min(limit);

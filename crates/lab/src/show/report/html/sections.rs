@@ -265,7 +265,7 @@ fn parts<'g, 'a>(groups: &'g [Group<'a>]) -> Vec<&'g [Group<'a>]> {
     parts
 }
 
-/// What a percentile is of, and which: `random read, queue depth 1` and `99 % latency`.
+/// Splits the name of a latency into its operation and its percentile: `random read, queue depth 1` and `99 % latency`.
 fn percentile(case: &Case) -> (&str, &str) {
     case.operation.rsplit_once(", ").unwrap_or((&case.operation, ""))
 }
