@@ -175,7 +175,7 @@ impl Keys {
     /// What decrypts `len` bytes at `into` of a segment, or encrypts them.
     ///
     /// # Errors
-    /// If that is no range of whole sectors in it, or it must not be written.
+    /// If the range is not whole sectors within the segment, or must not be written.
     pub fn range(
         &self,
         encrypt: bool,

@@ -30,7 +30,7 @@ pub fn names() -> impl Iterator<Item = &'static str> {
 /// The study of this name, or the one in this file.
 ///
 /// # Errors
-/// `Misuse` where there is neither, and for a file that is no study; `Io`.
+/// `Misuse` where there is neither, and for a file that is not a study; `Io`.
 pub fn find(name: &str, catalogue: &Catalogue) -> Result<Study> {
     let built_in = STUDIES.iter().find(|(known, _)| known.eq_ignore_ascii_case(name));
     let path = Path::new(name);

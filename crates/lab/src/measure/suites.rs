@@ -51,7 +51,7 @@ pub fn all() -> Vec<Suite> {
     TRUECRYPT.choices().ciphers.into_iter().map(Suite::of_truecrypt).collect()
 }
 
-/// Those of these names, whatever their case, in TrueCrypt's order; all if no name is given.
+/// The suites with these names, ignoring case, in TrueCrypt's order; all if no name is given.
 ///
 /// # Errors
 /// `Misuse` if there is none of some name.

@@ -57,9 +57,9 @@ pub struct Disturbance {
     pub unfit: bool,
     /// Passes that count.
     pub passes: usize,
-    /// Those of them during which other programs were watched: none in a run that an older version made.
+    /// The passes during which other programs were watched: none in a run of an older version.
     pub watched: usize,
-    /// Those that were disturbed all the same.
+    /// The passes that stayed disturbed after all repeats.
     pub disturbed: usize,
     /// Passes that do not count because they were disturbed, and were repeated.
     pub again: usize,

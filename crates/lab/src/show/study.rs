@@ -163,7 +163,7 @@ fn cell<'a>(
     (!nothing).then_some(StudyCell { row: &row.title, column: &column.title, workload, facility, unit, here, theirs })
 }
 
-/// The published figure and its unit, which is none where it has another one than what was measured.
+/// The published figure and its unit, `None` if the unit differs from that of the measured figure.
 fn published(
     (study, run): (&Study, &Run),
     table: &StudyTable,

@@ -281,7 +281,7 @@ impl Left {
         Self::marked(|mark| mark == id.as_bytes())
     }
 
-    /// Those of a whole lab: its programs, and those of all its facilities.
+    /// The processes of a whole lab: its programs, and those of all its facilities.
     pub fn of_lab(tag: &str) -> Vec<Self> {
         let of_it = |rest: &[u8]| rest.is_empty() || rest.starts_with(b"-");
         Self::marked(|mark| mark.strip_prefix(tag.as_bytes()).is_some_and(of_it))

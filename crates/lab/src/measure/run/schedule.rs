@@ -212,7 +212,7 @@ struct History<'a> {
     workload: &'a str,
     /// Whether it succeeded, by round and facility.
     tried: BTreeMap<Option<usize>, BTreeMap<&'a str, bool>>,
-    /// The figures by facility: by case, and there by round.
+    /// The figures by facility, then by case, then by round.
     figures: BTreeMap<&'a str, Vec<Vec<(usize, f64)>>>,
 }
 

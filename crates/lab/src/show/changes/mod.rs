@@ -132,13 +132,13 @@ impl RunChanges {
         changes
     }
 
-    /// Those that became slower, and faster.
+    /// The numbers of cells that became slower, and faster.
     pub fn counts(&self) -> (usize, usize) {
         let count = |verdict| self.cells.iter().filter(|c| c.verdict == verdict).count();
         (count(LossVerdict::Slower), count(LossVerdict::Faster))
     }
 
-    /// Those that became slower by this share or more.
+    /// The cells that became slower by this share or more.
     pub fn slower_by(&self, share: f64) -> impl Iterator<Item = &FigureChange> {
         self.cells.iter().filter(move |c| c.verdict == LossVerdict::Slower && c.change <= -share)
     }

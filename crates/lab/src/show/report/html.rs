@@ -22,7 +22,7 @@ const AT_ONCE: usize = 8;
 const LONG: usize = 40;
 
 impl RunReport<'_> {
-    /// One self-contained page with charts. There is no script in it, and nothing that is fetched from elsewhere.
+    /// One self-contained page with charts. It has no script, and fetches nothing.
     ///
     /// # Errors
     /// `Io` where a chart cannot be drawn.

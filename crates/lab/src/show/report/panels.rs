@@ -51,7 +51,7 @@ impl Panel<'_> {
     }
 }
 
-/// The panels of a workload. Cells whose figures are no numbers are in none of them: [`strays`] counts those.
+/// The panels of a workload. Cells whose figures are not numbers are left out: [`strays`] counts those.
 pub(super) fn panels<'a>(summary: &'a Summary, workload: &str) -> Vec<Panel<'a>> {
     let cells = || summary.cells.iter().filter(|c| c.workload == workload && is_number(c));
     let same_line = |a: &Case, b: &Case| a.operation == b.operation && a.series == b.series && a.axis == b.axis;

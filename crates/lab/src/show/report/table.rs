@@ -42,7 +42,7 @@ pub(super) fn is_numeric(cell: &str) -> bool {
     cell.chars().all(|c| c.is_ascii_digit() || matches!(c, '.' | ',' | '-' | '–' | '−' | '+' | '…' | ' ' | '%' | '*'))
 }
 
-/// A figure in full: latencies of microseconds are seconds here. Empty for what is no number.
+/// A figure in full: latencies of microseconds are seconds here. Empty for anything that is not a number.
 pub(super) fn exact(value: f64) -> String {
     match value {
         v if !v.is_finite() => String::new(),

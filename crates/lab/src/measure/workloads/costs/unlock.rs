@@ -6,7 +6,7 @@ use super::{SMALL, apart, if_supported};
 use crate::measure::facility::Gives;
 use crate::measure::workloads::prelude::*;
 
-/// The file of which the first byte is read in a facility that gives a folder.
+/// The file whose first byte is read, in a facility that provides a folder.
 const FIRST: &str = "claviger-lab-first";
 
 /// Opening with the right passphrase and with a wrong one.

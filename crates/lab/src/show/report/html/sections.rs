@@ -34,7 +34,7 @@ pub(super) struct Section<'a> {
     /// The facilities of its charts, by layer: picture and title.
     pub(super) legend: Vec<Vec<(String, String)>>,
     pub(super) figures: Vec<FigureBlock>,
-    /// Those that are shown on demand.
+    /// Panels that are shown on demand.
     pub(super) more: Vec<FigureBlock>,
 }
 
