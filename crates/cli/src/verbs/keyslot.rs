@@ -65,8 +65,8 @@ enum What {
     Resume(ProtectionArgs),
     /// Give a BitLocker volume a new volume master key
     ///
-    /// Copies of the old header no longer open the volume. All protectors keep working. The key of the data stays; only a
-    /// new volume gets another one.
+    /// Copies of the old header no longer open the volume. All protectors keep working. The key that encrypts the data
+    /// stays the same; changing it takes a new volume.
     #[command(after_help = "Examples:
   claviger keyslot renew disk.bitlocker")]
     Renew(ProtectionArgs),

@@ -529,7 +529,8 @@ impl<'r> Here<'r> {
         let without = self.cell(Meant { facility: bare, ..base }).ok().map(|bare| self.share(own, bare).0);
         let why = match without {
             Some(without) => format!(
-                "Unlike {served}, the study's baseline had no server in front of it. Against {bare}, which has none, it is {} %.",
+                "Unlike {served}, the study's baseline had no server in front of it. Against {bare}, which has none, \
+                 the figure is {} %.",
                 percent(without.share)
             ),
             None => format!(

@@ -432,7 +432,10 @@ fn missing_baselines(run: &Run, cells: &[Cell]) -> Vec<String> {
         })
     };
     let sentence = |name: &String| {
-        format!("{name} has no loss: its baseline {} was not measured.", baseline_of(run, name).unwrap_or_default())
+        format!(
+            "The loss of {name} is unknown: its baseline {} was not measured.",
+            baseline_of(run, name).unwrap_or_default()
+        )
     };
     run.plan.on_all_media().iter().filter(lacks).map(sentence).collect()
 }

@@ -240,7 +240,8 @@ impl Target {
     pub fn left(&self) -> String {
         match &self.state {
             Some(_) => "Repeat the command with --resume to continue.".to_owned(),
-            None => "The written part is not a complete volume; without --state it cannot be continued.".to_owned(),
+            None => "The written part is not a complete volume; without --state the conversion cannot be continued."
+                .to_owned(),
         }
     }
 

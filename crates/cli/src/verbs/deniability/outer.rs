@@ -149,8 +149,8 @@ impl Free {
     pub fn finding(self) -> Finding {
         let Self { range, noise, other, .. } = self;
         let sees = format!(
-            "Of the sectors from byte {} on, free in both copies, {} were changed: {noise} decrypt to noise with this password, \
-             {other} to data that could be a file's.",
+            "Of the sectors from byte {} on that are free in both copies, {} were changed. With this password, {noise} decrypt \
+             to noise and {other} to data that could be a file's.",
             range.start,
             noise + other
         );

@@ -118,7 +118,7 @@ fn nothing_there(store: &dyn Store, backup: &Phdr, key: Option<&Secret>) -> Resu
              it."
         }
         Some(_) => {
-            "With its key the data decrypt to noise: the volume is empty, or it is the wrong one. If you are sure \
+            "With the backup's key the data decrypt to noise: the volume is empty, or the wrong one. If you are sure \
              that it is the right volume, force it."
         }
     };

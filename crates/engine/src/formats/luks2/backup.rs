@@ -52,7 +52,7 @@ pub(super) fn repair(store: &dyn Store, with: &Unlock<'_>) -> Result<Prepared> {
         (Err(e), Some(key)) if matches!(e.kind, ErrorKind::Misuse(_)) => {
             if !makes_sense(store, &header, &key, with)? {
                 return Err(e.hint(
-                    "With its key the data decrypt to noise: they were overwritten too, or never \
+                    "With this header's key the data decrypt to noise: they were overwritten too, or never \
                      written.",
                 ));
             }
@@ -215,7 +215,7 @@ fn nothing_there(
              it."
         }
         Some(_) => {
-            "With its key the data decrypt to noise: the volume is empty, or it is the wrong one. If you are sure \
+            "With the backup's key the data decrypt to noise: the volume is empty, or the wrong one. If you are sure \
              that it is the right volume, force it."
         }
     };

@@ -169,7 +169,7 @@ impl Background {
         }
     }
 
-    /// Ends it and waits until it has written what it holds. `closed` says that something else has asked it to already.
+    /// Ends the process and waits until it has written what it holds. `closed`: it was already asked to end.
     ///
     /// # Errors
     /// `Io` if it does not end, or ends badly, with the last lines that it printed.

@@ -37,7 +37,7 @@ pub fn on_each(
         if kind != FilesystemKind::Ext4 && target.facility().gives == Gives::Folder {
             let facility = &target.facility().name;
             all.notes.push(format!(
-                "{facility} is not measured with {} on {}: It is a folder.",
+                "{facility} is not measured with {} on {}: it provides a folder.",
                 workload.name,
                 kind.name()
             ));

@@ -218,7 +218,7 @@ fn logs(cell: &Cell) -> Result<Vec<f64>, String> {
         return Err(format!("{} has {} samples, but {ENOUGH} are required", cell.facility, cell.samples.len()));
     }
     if cell.samples.iter().any(|&sample| sample <= 0.0 || !sample.is_finite()) {
-        return Err(format!("a sample of {} is 0, which has no ratio to another", cell.facility));
+        return Err(format!("a sample of {} is 0, so it has no ratio to another", cell.facility));
     }
     Ok(cell.samples.iter().map(|sample| sample.ln()).collect())
 }

@@ -129,8 +129,8 @@ fn io_uring_allowed() -> bool {
     }
 }
 
-/// The engine for this way, of those that fio lists. Others than these do not keep many requests under way: libaio does
-/// so around the page cache only.
+/// The engine for this way of access, among those that fio lists. Other engines do not keep many requests in flight:
+/// libaio does so only past the page cache.
 fn engine(surface: &Surface, list: &str, io_uring: bool) -> Result<&'static str> {
     let has = |name: &str| list.lines().any(|line| line.trim() == name);
     match &surface.way {

@@ -67,7 +67,7 @@ pub static SEEKS: Workload = Workload {
 fn measures(plan: &Plan) -> String {
     let Extent { sequential, random, files } = Extent::of(plan);
     format!(
-        "Opens the facility anew for each of: {0} MiB written in order in requests of {1} KiB with an fdatasync, the \
+        "Opens the facility anew for each of these: {0} MiB written in order in requests of {1} KiB with an fdatasync, the \
             same read in order, {random} random reads of {RANDOM} bytes among them, and {files} files of {FILE} bytes \
             created in ext4 on it, with a sync, and read again. Our server records each request that it answered: \
             time, offset and length. For encryption in the kernel, trace events record the same of the device below. \

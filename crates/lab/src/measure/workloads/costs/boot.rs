@@ -45,10 +45,10 @@ pub static BOOT: Workload = Workload {
     measures: |_| {
         format!(
             "A small Debian ({}, made by debootstrap, ext4, {} MiB) on the volume, in user-mode Linux, a real kernel in a process with \
-             256 MiB of memory: seconds from the command until its file systems and services are up, of the first run of programs that \
-             are not yet in the guest's memory, of installing a package with dpkg, which flushes what it writes, and of \
-             shutting down, until the machine is off. Times are by the host's clock, unless a figure is marked as being by the guest's \
-             own (/proc/uptime). The studies' tests of full disk encryption did this by hand.",
+             256 MiB of memory. Seconds from the command until its file systems and services are up; seconds for the first run of \
+             programs that are not yet in the guest's memory, for installing a package with dpkg, which flushes what it writes, and \
+             for shutting down until the machine is off. Times are by the host's clock, unless a figure is marked as being by the \
+             guest's own (/proc/uptime). The studies' tests of full disk encryption did this by hand.",
             debian::SUITE,
             debian::SIZE >> 20
         )

@@ -567,7 +567,7 @@ pub(super) fn extra_charts<'a>(title: &str, chart: &'a Chart) -> Result<Vec<Draw
                     vec![line("study", theirs, points, &|p| [p.theirs; 3]), line("here", here, points, &|p| p.here)];
                 (caption.clone(), lines)
             };
-            let about = About { title: &title, description: "What is lost at each place; zero is no loss." };
+            let about = About { title: &title, description: "The loss at each position; zero is no loss." };
             let across = Across { ticks, what: axis_words(*axis) };
             small_charts(&about, "loss in %", Upward::Losses, &across, charts.iter().map(small).collect())
         }
