@@ -121,9 +121,10 @@ impl OwnFigure {
 /// A published figure.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PublishedCell {
-    /// In the unit of the cell; nothing where it cannot be converted, is in doubt, or is a time for more than this run did.
+    /// In the unit of the cell; `None` if the figure cannot be converted, is in doubt, or is a time for more work than
+    /// this run did.
     pub value: Option<f64>,
-    /// As it is printed, and whether it looks wrong: a figure in doubt has neither a value nor a loss.
+    /// The figure as printed, and a remark if it looks wrong: a figure in doubt has neither a value nor a loss.
     pub printed: String,
     /// The loss against the study's own figure without encryption; `None` if the figure measures no performance.
     pub loss: Option<f64>,
@@ -318,7 +319,7 @@ struct Between {
 }
 
 impl Between {
-    /// Whether the whole interval meets the check, or none of it; `None` if a part does.
+    /// Whether the interval meets the check as a whole: `None` if only a part of it does.
     fn decides(self, check: &ConclusionCheck) -> Option<bool> {
         let ConclusionCheck { at_least, at_most, .. } = check;
         let within =
@@ -451,9 +452,9 @@ impl<'r> Here<'r> {
         all.into_iter().max_by(|a, b| good(a).total_cmp(&good(b))).ok_or_else(|| NONE.into())
     }
 
-    /// A share of performance with its 95 % interval, and whether it is of too few passes: what takes twice as long has half
-    /// of it. Figures of one workload are compared within their rounds, which other load slows down alike; figures of two were
-    /// measured at different times.
+    /// A share of performance with its 95 % interval, and whether it comes from too few passes. If something takes
+    /// twice as long, its performance is half. Figures of one workload are compared within their rounds, which other
+    /// load slows down alike; figures of two were measured at different times.
     fn share(self, own: &summary::Cell, base: &summary::Cell) -> (Between, bool) {
         let seed = self.run.plan.seed;
         let loss = match (own.workload == base.workload, own.unit) {

@@ -24,7 +24,8 @@ const HEADERS: u64 = 32 << 20;
 /// Space for data stored beside each sector, such as tags: a share of the volume.
 const BESIDE: u64 = 8;
 
-/// Which facility's data each of the user's devices holds, and whether it is in use: it has room for one only.
+/// Which facility's data each of the user's devices holds, and whether the device is in use: it has room for one
+/// facility only.
 static DEVICES: Mutex<BTreeMap<PathBuf, (String, bool)>> = Mutex::new(BTreeMap::new());
 
 /// Where encrypted data are kept. Dropping it removes what was created for it.

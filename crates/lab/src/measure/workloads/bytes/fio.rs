@@ -79,8 +79,8 @@ pub static FIO: Workload = Workload {
         )
     },
     not: "Data read are not compared with the data written. Processor time includes fio's own work for creating \
-        requests and random data; fio's own work in an idle run is subtracted. In a short run, 99.9 % rests on few \
-        requests.",
+        requests and random data; fio's own work in an idle run is subtracted. In a short run, the figure for \
+        99.9 % is based on few requests.",
     on: On::Bytes,
     missing: || program::missing(&["fio"]),
     version: || program::version(Command::new("fio").arg("--version")),
