@@ -253,7 +253,7 @@ struct Subject<'a> {
 struct Shape {
     /// Bytes that a thread takes at a time.
     piece: usize,
-    /// Times that it goes over all of it.
+    /// Times that it goes over the whole buffer.
     passes: usize,
 }
 

@@ -108,7 +108,7 @@ fn parse(stat: &str) -> Option<Process> {
 }
 
 fn descends(processes: &BTreeMap<u32, Process>, mut pid: u32, from: u32) -> bool {
-    // A process that ended while the list was read may have left a circle.
+    // If a process ended while the list was read, the parents may form a loop.
     for _ in 0..processes.len() {
         match processes.get(&pid) {
             _ if pid == from => return true,

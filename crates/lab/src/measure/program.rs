@@ -103,7 +103,7 @@ pub fn bound(more: &[&'static str]) -> Vec<&'static str> {
     words
 }
 
-/// The first line of what a program prints when it is asked for its version; nothing if it prints nothing.
+/// The first line of what a program prints when it is asked for its version; `None` if it prints nothing.
 pub fn version(command: &mut Command) -> Option<String> {
     let begun = Instant::now();
     let Ended { ran, .. } = carry_out(command, &|| begun.elapsed() > VERSION, Duration::MAX).ok()?;

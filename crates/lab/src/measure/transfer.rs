@@ -77,7 +77,7 @@ impl Device for FileDevice {
     }
 }
 
-/// One request at a time, which the client sleeps over.
+/// One request at a time; the client sleeps until the answer comes.
 impl Device for Client {
     fn read(&mut self, offset: u64, out: &mut [u8]) -> io::Result<()> {
         self.read_at(offset, out)

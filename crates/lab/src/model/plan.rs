@@ -148,7 +148,7 @@ impl Backing {
         }
     }
 
-    /// What tells it from the other media of a run.
+    /// What distinguishes it from the other media of a run.
     fn label(&self) -> String {
         self.path().file_name().unwrap_or_default().to_string_lossy().replace(char::is_whitespace, "-")
     }
@@ -160,7 +160,7 @@ impl Plan {
         std::iter::once(&self.backing).chain(&self.more)
     }
 
-    /// The name of a facility on a medium, counted from 0. Nothing where the run has no such medium.
+    /// The name of a facility on a medium, counted from 0. `None` if the run has no such medium.
     pub fn on_medium(&self, facility: &str, medium: usize) -> Option<String> {
         let backing = self.media().nth(medium)?;
         Some(if medium == 0 { facility.to_owned() } else { format!("{facility}{AT}{}", backing.label()) })
@@ -183,7 +183,7 @@ impl Plan {
         self.media().nth(self.medium_of(facility)).unwrap_or(&self.backing)
     }
 
-    /// The plan as it is on one of the media, which comes first there.
+    /// The plan with one of the media as the first.
     pub(crate) fn at_medium(&self, medium: usize) -> Self {
         let mut plan = self.clone();
         if let Some(other) = medium.checked_sub(1).and_then(|other| plan.more.get_mut(other)) {

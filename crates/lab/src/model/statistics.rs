@@ -217,7 +217,7 @@ pub fn loss_of_times(baseline: &[f64], other: &[f64], seed: u64) -> Loss {
 /// 95 %. There it is widened to hold Student's interval of the mean, too: simulated, equality is called a difference in 5 of
 /// 100 cases at most.
 pub fn loss_of_pairs(pairs: &[(f64, f64)], seed: u64) -> Loss {
-    // As logarithms, a loss and the gain that makes up for it are equally far from nothing.
+    // As logarithms, a loss and the gain that makes up for it are equally far from zero.
     let ratios: Vec<f64> = pairs.iter().map(|(base, other)| (other / base).ln()).collect();
     let (mut low, mut high) = median_interval(&ratios, seed);
     if ratios.len() == ENOUGH {
@@ -254,7 +254,7 @@ fn loss_by(baseline: &[f64], other: &[f64], seed: u64, of_medians: impl Fn(f64, 
 mod tests {
     use super::*;
 
-    /// The 97.5 % quantiles and the normal distribution's values of any table.
+    /// The 97.5 % quantiles and the values of the normal distribution, as in any statistical table.
     #[test]
     fn tails_are_those_of_the_tables() {
         for (degrees, quantile) in [(4.0, 2.776), (6.0, 2.447), (10.0, 2.228), (30.0, 2.042)] {

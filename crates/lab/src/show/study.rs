@@ -77,7 +77,7 @@ pub struct StudyCell<'a> {
     pub workload: Option<&'a str>,
     /// Name of the facility, with its medium where it is not the first.
     pub facility: Option<String>,
-    /// What the figures count, here and there; nothing where the study's could not be converted.
+    /// What the figures count, here and there; `None` if the study's could not be converted.
     pub unit: Option<Unit>,
     /// What was measured here.
     pub here: OwnFigure,
@@ -210,7 +210,7 @@ fn printed_loss(figure: &Figure) -> Option<f64> {
     losses_of(std::slice::from_ref(figure)).first().filter(|loss| loss.share_only).map(|loss| loss.loss)
 }
 
-/// This run's figure of a case; anywhere on its axis if no place is named.
+/// This run's figure of a case; if no place is named, at any place on its axis.
 ///
 /// # Errors
 /// Why there is none.

@@ -53,10 +53,10 @@ pub struct Cell {
     pub outliers: Vec<usize>,
     /// Name of the baseline.
     pub baseline: Option<String>,
-    /// What is lost against it: the share of the performance, which is 1 / time where times are measured. Nothing where
-    /// memory or processor time is counted, which are costs and no performance, and where the baseline gave nothing.
+    /// What is lost against it: the share of the performance, which is 1 / time where times are measured. `None` for
+    /// memory and processor time, which are costs and not performance, and if the baseline has no figure.
     pub loss: Option<Loss>,
-    /// Seconds that the processors were busy per 10^9 bytes, median; nothing where no bytes are counted.
+    /// Seconds that the processors were busy per 10^9 bytes, median; `None` if no bytes are counted.
     pub cpu_s_per_gb: Option<f64>,
 }
 
@@ -153,7 +153,7 @@ fn baseline_of<'a>(run: &'a Run, facility: &str) -> Option<&'a str> {
 /// One case: what it is, its unit, and the figures of each facility.
 type Group<'a> = (Case, Unit, BTreeMap<&'a str, Samples<'a>>);
 
-/// The figures of one facility in one case, in the order of rounds, with these.
+/// The figures of one facility in one case, each with its round, in the order of rounds.
 #[derive(Default)]
 struct Samples<'a>(Vec<(Option<usize>, &'a Measure)>);
 
@@ -257,7 +257,7 @@ fn called(run: &Run, facility: &str) -> String {
 
 fn finding(run: &Run, cell: &Cell) -> Option<String> {
     let Loss { loss, low, high, verdict } = cell.loss.as_ref()?;
-    // Of a gain, the ends change places with the sign.
+    // A gain has the opposite sign, so the ends change places.
     let (verb, [loss, low, high]) = match verdict {
         LossVerdict::Faster => ("gains", [-loss, -high, -low]),
         _ => ("loses", [*loss, *low, *high]),

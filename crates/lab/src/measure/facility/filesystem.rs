@@ -40,7 +40,7 @@ pub struct MountedFilesystem {
 }
 
 impl MountedFilesystem {
-    /// Makes one of `len` bytes, or as large as what is there, in a file or block device, and mounts it on `dir`.
+    /// Creates a file system of `len` bytes, or as large as the existing file or block device, and mounts it on `dir`.
     ///
     /// # Errors
     /// `Io` with what a program printed; `Cancelled`.
@@ -49,8 +49,8 @@ impl MountedFilesystem {
         Self::mount(kind, on, dir, runner)
     }
 
-    /// Mounts the one in a file or block device on `dir`: as root by the kernel, through a loop device with direct I/O
-    /// if it is a file; else by fuse2fs, which only knows ext4.
+    /// Mounts the file system in a file or block device on `dir`: as root with the kernel's driver, through a loop
+    /// device with direct I/O if it is in a file; otherwise with fuse2fs, which only supports ext4.
     pub fn mount(kind: FilesystemKind, on: &Path, dir: &Path, runner: &Runner) -> Result<Self> {
         fs::create_dir_all(dir).map_err(|e| Error::from(e).at(dir))?;
         let is_file = fs::metadata(on).map_err(|e| Error::from(e).at(on))?.is_file();
@@ -76,7 +76,7 @@ impl MountedFilesystem {
     /// Writes everything and unmounts it.
     ///
     /// # Errors
-    /// `Io`; `InUse` where somebody has a file in it open. It is detached all the same.
+    /// `Io`; `InUse` if somebody has a file in it open: it is then detached nevertheless.
     pub fn close(mut self) -> Result<()> {
         self.take_down()
     }

@@ -49,13 +49,13 @@ pub struct Facility {
     pub name: String,
     /// Its title for people.
     pub title: String,
-    /// Name of the facility of the same layer without encryption; nothing for one of those.
+    /// Name of the facility of the same layer without encryption; `None` for a baseline.
     pub baseline: Option<String>,
     /// What is measured with it and what is not, in whole sentences.
     pub about: String,
     /// What it needs for its encrypted data.
     pub store: StoreKind,
-    /// What it is when it is open.
+    /// What the open facility is.
     pub gives: Gives,
     /// Where the plaintext is once it is open: `{open}`, or what lies in it. `/dev/mapper/{id}`, `{open}/volume`.
     pub opened: String,
@@ -74,7 +74,7 @@ pub struct Facility {
     pub create_default: Vec<CommandStep>,
     /// Encrypts in place a store that is full of plaintext except for the room that headers need at the end, with a cheap key
     /// derivation.
-    /// Empty where it cannot.
+    /// Empty if it cannot.
     #[serde(default)]
     pub encrypt: Vec<CommandStep>,
     /// Prepares that plaintext: creates the file system that the encryption requires.
@@ -84,7 +84,7 @@ pub struct Facility {
     /// [`FacilityTarget::create_default`] has made it.
     #[serde(default)]
     pub cheap: Vec<String>,
-    /// Words for `{trace}`: they have the server write each request to `{trace-file}`. Empty where it cannot.
+    /// Words for `{trace}`: they have the server write each request to `{trace-file}`. Empty if it cannot.
     #[serde(default)]
     pub trace: Vec<String>,
     /// The steps that open it.

@@ -18,10 +18,10 @@ pub const PLAIN_NBD: &str = "plain-nbd";
 /// The unencrypted folder, mounted.
 pub const PLAIN_FILES: &str = "plain-files";
 
-/// In front of the names of those that are served over NBD.
+/// The prefix of the names of facilities that are served over NBD.
 pub const NBD: &str = "nbd/";
 
-/// In front of the names of those that encrypt file by file: others have some of the same formats.
+/// The prefix of the names of facilities that encrypt file by file: other programs have some of the same formats.
 const FILES: &str = "files/";
 
 /// What protects the data of LUKS2 from changes, one of each kind: a cipher with a code beside it, and ciphers that do
@@ -217,7 +217,7 @@ fn name_of(format: &dyn Format) -> String {
     if name == PLAIN { format!("{name}-format") } else { name.to_owned() }
 }
 
-/// The formats that this program makes new volumes of, and what makes them.
+/// The formats of which this program can create volumes, each with its creator.
 fn creatable() -> impl Iterator<Item = (&'static dyn Format, &'static dyn Creator)> {
     FORMATS.iter().filter_map(|format| Some((*format, format.creator()?)))
 }
@@ -245,7 +245,8 @@ fn suite(
     // Without a header nothing says which cipher it is.
     let cipher = if format.headerless() { wish } else { &[] };
     let open = [&named[..], cipher, manner.open, &["{cheap}"]].concat();
-    // Once for each format: the cipher is that of new volumes. Over a line, it would work on the file itself.
+    // Once for each format: the cipher is that of new volumes. Not over a line: encrypting in place would bypass the
+    // line and work on the file itself.
     let once = name == name_of(format) && !matches!(transport, Transport::Line(_));
     let in_place = if once { manner.encrypt } else { &[] };
     let encrypt = |more| {
@@ -351,7 +352,7 @@ fn mount_folder(how: &[&str]) -> CommandStep {
     CommandStep { until_there: Some("{open}".into()), ..step(&words) }
 }
 
-/// In the foreground, so that it ends with the lab, whatever ends that.
+/// In the foreground, so that it ends with the lab, however the lab ends.
 fn serve(how: &[&str], transport: Transport) -> Vec<CommandStep> {
     let mount: &[&str] = &["{claviger}", "mount", "--foreground", "--filesystem", "none"];
     let (verb, place, until_there): (_, &[&str], _) = match transport {
@@ -382,7 +383,7 @@ impl Line {
     }
 }
 
-/// What makes a line of nbdkit.
+/// The filters with which nbdkit simulates a line.
 const FILTERS: &[&str] = &["--filter=delay", "--filter=rate"];
 
 fn nbdkit() -> FacilityRequirements {
@@ -395,7 +396,7 @@ fn nbdkit() -> FacilityRequirements {
 }
 
 fn step(words: &[&str]) -> CommandStep {
-    // Not among what the user has mounted.
+    // Keeps the lab's mounts out of the user's `claviger list`.
     let env = BTreeMap::from([("CLAVIGER_RUNTIME_DIR".to_owned(), "{dir}/run".to_owned())]);
     CommandStep { run: words.iter().map(ToString::to_string).collect(), env, ..CommandStep::default() }
 }

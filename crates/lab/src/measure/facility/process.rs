@@ -239,7 +239,7 @@ impl Drop for Background {
 /// Success, or the end by the signal that asked for it.
 fn fine(status: ExitStatus) -> bool {
     use std::os::unix::process::ExitStatusExt;
-    // Shells, and programs that follow them, say 128 and the number of the signal.
+    // Shells, and programs that follow them, exit with 128 plus the number of the signal.
     let term = Signal::TERM.as_raw();
     status.success() || status.signal() == Some(term) || status.code() == Some(128 + term)
 }
@@ -306,13 +306,13 @@ impl Left {
         matches!(poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })), Ok(0))
     }
 
-    /// Waits for its end, asks it to end, and kills it at last. False if it had to be asked.
+    /// Waits for its end, then asks it to end, then kills it. False if it had to be asked.
     pub fn end(&self) -> bool {
         let _ = wait_for(&self.process, GIVEN_UP);
         self.end_now()
     }
 
-    /// Asks it to end, and kills it at last. False if it had to be asked.
+    /// Asks it to end, then kills it. False if it had to be asked.
     pub fn end_now(&self) -> bool {
         if !self.runs() {
             return true;

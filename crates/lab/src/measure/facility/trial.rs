@@ -36,7 +36,7 @@ pub struct FacilityTrial {
     pub processes: usize,
     /// Whether files were written into it as well.
     pub files: bool,
-    /// Seconds in which it refused a wrong passphrase; nothing where it cannot.
+    /// Seconds in which it refused a wrong passphrase; `None` if it cannot.
     pub refused_s: Option<f64>,
     /// Whether the store was found to hold something other than what was written.
     pub encrypted_at_rest: bool,

@@ -221,12 +221,12 @@ impl Wishes {
         let mut names: Vec<String> = match (&named[..], self.preset, self.level) {
             ([], Some(preset), level) => preset.facilities(level),
             ([], None, Level::Quick) => QUICK.iter().map(ToString::to_string).collect(),
-            // One of each kind that is installed beside.
+            // One of each kind of the other programs that are installed.
             ([], None, Level::Standard) => {
                 let one_of_a_kind = |f: &&Facility| !f.name.contains(':') && f.gives != Gives::Nbd;
                 QUICK.iter().map(ToString::to_string).chain(others(catalogue, &one_of_a_kind)).collect()
             }
-            // Ours with their default ciphers, and whatever is installed beside.
+            // Ours with their default ciphers, and all other programs that are installed.
             ([], None, Level::Thorough) => {
                 catalogue.defaults().into_iter().chain(others(catalogue, &|_| true)).collect()
             }
@@ -309,7 +309,7 @@ impl PreparedRun {
             let hint = reasons.collect::<Vec<_>>().join(" ");
             return Err(Error::unsupported("none of this can be measured here").hint(hint));
         }
-        // As many on each medium.
+        // Each medium has the same number of them.
         let (on_each, media) = (facilities.len() / (plan.more.len() + 1), plan.media());
         let all_fit = media.map(|medium| Ok(stores_at_once(medium, &plan, on_each, &workloads)? == StoresAtOnce::All));
         let all_fit = all_fit.collect::<Result<Vec<_>>>()?.into_iter().all(|fit| fit);
@@ -415,7 +415,7 @@ fn room(workload: &Workload, plan: &Plan) -> u64 {
 /// Checks whether all stores fit on a medium at once, or one at a time.
 ///
 /// # Errors
-/// `Misuse` where not even that is so.
+/// `Misuse` if not even one at a time fits.
 fn stores_at_once(
     medium: &Backing,
     plan: &Plan,

@@ -33,7 +33,7 @@ pub struct ScheduledPass {
     pub facility: String,
     /// Name of the workload.
     pub workload: String,
-    /// From 0; nothing for the warm-up.
+    /// From 0; `None` for the warm-up.
     pub round: Option<usize>,
     /// How many facilities had their turn in this round before.
     pub position: usize,
@@ -67,7 +67,7 @@ pub trait Bench {
     /// Carries a step out.
     ///
     /// # Errors
-    /// Whatever fails. `Unsupported` of a workload leaves the facility out of it; `Cancelled` ends the run.
+    /// Any error. After `Unsupported`, the facility is left out of the workload; `Cancelled` ends the run.
     fn pass(&mut self, step: &ScheduledPass) -> Attempt;
 
     /// Waits, for a while, until other programs leave the machine alone.
@@ -290,7 +290,7 @@ impl<'a> History<'a> {
         self.tried.range(Some(0)..Some(round)).filter(done).count()
     }
 
-    /// Whether all figures from before this round vary little enough, and are enough.
+    /// Whether there are enough figures from before this round, and all vary little enough.
     fn steady(&self, facility: &str, round: usize) -> bool {
         let plan = &self.state.run.plan;
         let enough = self.successes(facility, round) >= plan.min_repeats;

@@ -73,8 +73,8 @@ impl Watch {
 /// threads.
 ///
 /// The time of processes is exact, that of processors is a sample: each tick is charged whole to the process that has
-/// the processor at that moment. The deviation of such a sum is at most the root of the busy ticks, and half the root
-/// of all; three of it are left to chance.
+/// the processor at that moment. The deviation of such a sum is at most the square root of the number of busy ticks,
+/// and half the square root of all ticks. Up to three deviations are attributed to chance.
 fn other_load(seconds: f64, before: &Processors, now: &Processors, own_s: f64) -> OtherLoad {
     let used_s = now.programs_s - before.programs_s;
     let most_s = used_s.min((now.total_s - before.total_s) / 4.0).max(0.0);

@@ -18,7 +18,8 @@ pub fn times(workload: &Workload, plan: &Plan) -> usize {
     named(workload, plan).into_iter().filter(|kind| kind.missing().is_none()).count()
 }
 
-/// Does `work` on each of them. Cases of other file systems than the usual one have its name after the series.
+/// Does `work` on each of them. Cases of file systems other than the usual one have the file system's name after the
+/// series.
 ///
 /// # Errors
 /// Those of `work`.

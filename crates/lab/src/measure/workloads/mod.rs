@@ -49,8 +49,8 @@ pub struct Workload {
     pub version: fn() -> Option<String>,
     /// Seconds that a pass will take on a facility of moderate speed, about.
     pub estimate_s: fn(&Plan) -> f64,
-    /// Seconds that it takes besides, about, to make what it does not have on this machine yet, such as a small Debian;
-    /// 0 where there is nothing to make.
+    /// Estimated additional seconds to make what this machine does not have yet, such as a small Debian; 0 if nothing
+    /// must be made.
     pub once_s: fn() -> f64,
     /// Bytes of room that it needs in a volume.
     pub room: fn(&Plan) -> u64,

@@ -97,7 +97,7 @@ pub(super) fn panels<'a>(summary: &'a Summary, workload: &str) -> Vec<Panel<'a>>
     panels
 }
 
-/// The name of the baseline of a cell's layer, which is the facility itself for one of those.
+/// The name of the baseline of a cell's layer; for a baseline, its own name.
 pub(super) fn layer(cell: &Cell) -> &str {
     cell.baseline.as_deref().unwrap_or(&cell.facility)
 }
@@ -174,7 +174,7 @@ pub(super) fn axis_words(axis: Axis) -> &'static str {
 /// A unit in which figures are written.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Scale {
-    /// How much of the figures' own unit it is.
+    /// Its size in the figures' own unit.
     pub(super) one: f64,
     /// What it is called.
     pub(super) name: &'static str,

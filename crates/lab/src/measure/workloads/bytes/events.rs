@@ -180,7 +180,7 @@ mod tests {
         assert_eq!(requests, expected.map(|(at, offset, len, write)| TracedRequest { at, offset, len, write }));
     }
 
-    /// The kernel's trace events, mounted where nobody had done that, as systemd does.
+    /// The folder of the kernel's trace events. Mounts it if nobody has, as systemd does.
     struct Mounted(bool);
 
     impl Mounted {

@@ -32,7 +32,7 @@ const fn job(operation: &'static str, pattern: &'static str, block: u64, depth: 
     Job { operation, pattern, block, depth, threads: 1, unit }
 }
 
-/// Four threads at the same time, which are one figure.
+/// Four threads at the same time, which count as one figure.
 const fn of_four(job: Job) -> Job {
     Job { threads: 4, ..job }
 }
@@ -57,7 +57,7 @@ fn runtime_s(plan: &Plan) -> f64 {
     plan.level.choose([0.3, 3.0, 30.0])
 }
 
-/// Bytes that requests go to.
+/// The size of the area that requests go to, in bytes.
 fn region(plan: &Plan) -> u64 {
     capped(plan.level.choose([64 * MIB, 512 * MIB, 4096 * MIB]), plan)
 }

@@ -29,7 +29,7 @@ const FOLDER: &str = "claviger-seeks";
 
 /// How much is done.
 struct Extent {
-    /// Bytes that are written and read in order, and among which random requests go.
+    /// The size in bytes of the area that is written and read in order, and in which the random requests lie.
     sequential: u64,
     /// Random reads.
     random: u64,

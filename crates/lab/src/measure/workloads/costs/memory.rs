@@ -125,7 +125,7 @@ fn on_disk(processes: &[u32]) -> Result<[Measure; 2]> {
     ])
 }
 
-/// The shared library that a line of proc_pid_maps(5) is of.
+/// The shared library in a line of proc_pid_maps(5).
 fn library(line: &str) -> Option<&str> {
     let path = &line[line.find('/')?..];
     let name = path.rsplit('/').next()?;

@@ -209,7 +209,7 @@ fn fields(output: &str) -> Result<Vec<&str>> {
     Ok(line.split(',').collect())
 }
 
-/// Its own figure; nothing if it was too quick for one.
+/// Its own figure; `None` if it was too quick for one.
 fn printed(fields: &[&str], step: &Step) -> Result<Option<f64>> {
     match fields.get(step.field) {
         Some(field) if field.starts_with('+') => Ok(None),
@@ -221,7 +221,7 @@ fn printed(fields: &[&str], step: &Step) -> Result<Option<f64>> {
     }
 }
 
-/// From what it says when the step begins to its last `done` before the next step's beginning; nothing where both were
+/// From what it says when the step begins to its last `done` before the next step's beginning; `None` if both were
 /// heard at once.
 fn took(step: &Step, messages: &[OutputPiece]) -> Result<Option<Elapsed>> {
     let text = program::text(messages);

@@ -56,7 +56,7 @@ fn clients(plan: &Plan) -> Vec<u32> {
     let Some(study) = plan.parameters(DBENCH.name).filter(|study| !study.clients.is_empty()) else {
         return level.to_vec();
     };
-    // Those whose files fit, and always the first, so that a lack of room is reported.
+    // The numbers of clients whose files fit, and always the first, so that a lack of room is reported.
     let fits = |clients: u32| u64::from(clients) * CLIENT <= plan.size / 2;
     study.clients.iter().enumerate().filter(|(i, clients)| *i == 0 || fits(**clients)).map(|(_, n)| *n).collect()
 }

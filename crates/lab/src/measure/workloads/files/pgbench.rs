@@ -30,8 +30,8 @@ const ROWS: u64 = 100_000;
 const UNIT: u64 = 20 << 20;
 const EMPTY: u64 = 112 << 20;
 
-/// Settings of the server. It keeps fewer pages than the smallest database has, to read and write others. Vacuuming in the
-/// background would disturb one pass and not the next.
+/// Settings of the server. Its cache holds fewer pages than the smallest database has, so that pages are read and
+/// written. Vacuuming in the background would disturb one pass and not the next.
 const SETTINGS: [&str; 5] = [
     "listen_addresses=",
     "unix_socket_permissions=0700",

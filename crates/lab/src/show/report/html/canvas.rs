@@ -1,7 +1,7 @@
 //! Drawing charts: colours, marks, scales, texts.
 //!
-//! Everything is drawn at [`ZOOM`] times its size, for the crate plotters knows whole pixels only. The colours are
-//! those for light paper; [`dark_style`] turns them into those for a dark screen, by their values, which therefore
+//! Everything is drawn at [`ZOOM`] times its size, because the crate plotters only draws at whole pixels. The colours
+//! are those for light paper; [`dark_style`] turns them into those for a dark screen, by their values, which therefore
 //! stand for nothing else.
 
 use claviger_engine::{Error, Result};

@@ -144,7 +144,7 @@ fn vertical(lines: &[Line], upward: Upward) -> Span {
     Span::from_zero(figures().flat_map(Figure::ends).map(|v| v.max(end)))
 }
 
-/// Logarithmic but for a short range and for one that begins at zero.
+/// Logarithmic, except for a short range and for one that begins at zero.
 fn horizontal(across: &Across) -> Span {
     let xs = || across.ticks.iter().map(|(x, _)| *x);
     let (low, high) = xs().fold((f64::MAX, f64::MIN), |(a, b), x| (a.min(x), b.max(x)));

@@ -574,7 +574,7 @@ pub(super) fn extra_charts<'a>(title: &str, chart: &'a Chart) -> Result<Vec<Draw
     }
 }
 
-/// The losses of each facility in each workload, in one table; nothing where there are none.
+/// The losses of each facility in each workload, in one table; `None` if there are none.
 pub(super) fn glance(report: &RunReport) -> Option<Table> {
     let lossy: Vec<(&Cell, f64)> = report
         .summary
