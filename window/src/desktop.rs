@@ -7,7 +7,7 @@ use std::thread;
 
 use crate::theme::{FontFile, Fonts};
 
-/// The settings that were read last.
+/// The most recently read settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wishes {
     pub dark: Option<bool>,

@@ -260,7 +260,7 @@ texts! {
 
 Usage: claviger-window [VOLUME]
 
-Opens the window. With a file, folder or device, it shows what it is and how to open it.
+Opens the window. If a file, folder or device is given, it shows what that is and how to open it.
 
 Options:
   -h, --help     Print this help

@@ -51,7 +51,7 @@ enum Holds {
 }
 
 impl KeylessLayout {
-    /// What `layout`, which is one over `store`, is without its keys.
+    /// Returns `layout`, a layout over `store`, without its keys.
     ///
     /// # Errors
     /// `Misuse` if there are no keys in it: another process has them already.

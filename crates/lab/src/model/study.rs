@@ -53,7 +53,7 @@ pub struct Study {
     pub standard: StudyExtent,
     /// A smoke test of minutes.
     pub quick: StudyExtent,
-    /// What of its document is repeated, in the document's order.
+    /// The parts of its document that are repeated, in the document's order.
     #[serde(default, rename = "section", skip_serializing_if = "Vec::is_empty")]
     pub sections: Vec<StudySection>,
     /// What is done.
@@ -189,7 +189,7 @@ pub struct StudyRow {
     pub series: String,
     /// The place on its axis. Without one, the operation has to have one place only.
     pub x: Option<f64>,
-    /// What of it is shown.
+    /// The part of it that is shown.
     #[serde(default)]
     pub show: ShownPart,
     /// Which published figures belong here; `None` if the study has none.

@@ -42,7 +42,7 @@ impl Text for DerivationReport {
              derivations. Together they take {:.1} ms on {threads}: {:.0} passwords per second can be tried on one \
              header.\nThe engine takes {:.1} ms to say that a password opens nothing: it tries every copy of the \
              header with every cipher and mode.\n\n\
-             What one graphics card ({}) guesses, computed from its published rates, for what each format creates by default; and \
+             Guesses per second with one graphics card ({}), computed from its published rates, for the defaults of each format; and \
              the bits that a random password needs to withstand it for ten years on average:\n\n{guesses}",
             table(headings, self.derivations.iter().map(row)),
             trial.derivations,

@@ -97,7 +97,7 @@ pub(super) fn markdown(run: &Run, summary: &Summary, disturbance: Option<&str>, 
     text
 }
 
-/// What of the study's document is repeated; `None` if the study does not tell.
+/// The parts of the study's document that are repeated; `None` if the study does not say.
 fn section_by_section(study: &Study) -> Option<Extra> {
     let row = |StudySection { of, about, here, how }: &StudySection| {
         let here = match here {
