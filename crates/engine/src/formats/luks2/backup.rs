@@ -180,7 +180,7 @@ fn doubt(
         return doubt(what, "The backup is another volume's, or the UUID was changed. If that is intended, force it.");
     }
     if !same_key(&there.metadata, &backup.metadata) {
-        let what = "the volume has another key than the header in the backup: its data would be unreadable".to_owned();
+        let what = "the volume's key is not that of the header in the backup: the data would be unreadable".to_owned();
         return doubt(what, "The volume was reencrypted or recreated. If that is intended, force it.");
     }
     if places(&there.metadata) != places(&backup.metadata) || end(there) != end(backup) {

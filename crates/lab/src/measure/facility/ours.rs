@@ -81,7 +81,7 @@ const MANNERS: &[Manner] = &[
     },
 ];
 
-/// A volume made with another cipher than its format offers for new volumes, as a study had it.
+/// A volume with a cipher that its format does not offer for new volumes, as a study had it.
 struct Another {
     format: &'static str,
     /// The suffix of the format's name.

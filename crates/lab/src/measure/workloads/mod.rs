@@ -93,7 +93,7 @@ pub enum On {
 pub struct WorkloadOutcome {
     /// Figures. Every pass of a workload under one plan gives the same cases.
     pub measures: Vec<Measure>,
-    /// Requests over time, with `facility` and `workload` filled in by who asked for the pass.
+    /// Requests over time, with `facility` and `workload` filled in by the caller.
     pub traces: Vec<Trace>,
     /// Notes for the reader, in whole sentences that are the same in each pass: they are shown once.
     pub notes: Vec<String>,
