@@ -442,7 +442,7 @@ impl Stacked {
             return Err(cut_short(file));
         }
         self.has_room(offset.saturating_sub(file.size))?;
-        // Fail before anything is written that would be undone.
+        // Fail before writing anything that would have to be undone.
         if file.layout().segments().iter().any(|segment| !segment.writable) {
             return Err(io::ErrorKind::PermissionDenied.into());
         }

@@ -102,7 +102,7 @@ pub(crate) struct FolderKeyHandle {
 #[derive(Default)]
 struct Names {
     latest: Pairs,
-    /// Those that were learned before these.
+    /// The pairs learned before the latest ones.
     earlier: Pairs,
 }
 

@@ -227,7 +227,7 @@ struct ReportingBench<'a> {
     done: usize,
     /// How often a workload was done, and the seconds that took.
     took: BTreeMap<&'static str, (usize, f64)>,
-    /// When facilities failed that have not worked since.
+    /// When each facility failed, for those that have not worked since.
     failed: BTreeMap<String, Instant>,
     cancelled: fn() -> bool,
 }

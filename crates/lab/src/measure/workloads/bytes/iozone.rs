@@ -82,7 +82,7 @@ const FILE: &str = "claviger-iozone-like";
 struct Extent {
     files: Vec<u64>,
     records: Vec<u64>,
-    /// Seconds after which an operation ends that need not be whole.
+    /// Seconds after which an operation ends, unless it must be complete.
     limit_s: f64,
 }
 
