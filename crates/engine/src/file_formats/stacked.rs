@@ -464,7 +464,7 @@ impl Stacked {
         grown
     }
 
-    /// Checks that `zeros` bytes fit, which are written one by one: encrypted files have no holes.
+    /// Checks that `zeros` bytes fit. They are written one by one, because encrypted files have no holes.
     ///
     /// # Errors
     /// `FileTooLarge` for more than the file system could ever hold, `StorageFull` for more than it can hold now.

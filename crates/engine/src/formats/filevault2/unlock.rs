@@ -85,7 +85,7 @@ fn whole_key(family: &[u8; 16], key: &[u8]) -> Secret {
 }
 
 fn no_users() -> Error {
-    Error::unsupported("a Core Storage volume that no passphrase in it opens").hint(
+    Error::unsupported("a Core Storage volume without passphrases in its metadata").hint(
         "If it is a system volume, its passphrases are in EncryptedRoot.plist.wipekey on the Recovery HD partition: \
          give the volume key instead. Or the volume is not encrypted at all.",
     )

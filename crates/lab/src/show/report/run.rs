@@ -50,13 +50,13 @@ impl RunReport<'_> {
         csv(&self.run.passes.iter().flat_map(|pass| pass.measures.iter().map(of(pass))).collect::<Vec<_>>())
     }
 
-    /// The study that was repeated in Markdown: its tables and conclusions; empty where none was.
+    /// The repeated study as Markdown: its tables and conclusions; empty if no study was repeated.
     pub fn study_markdown(&self) -> String {
         let (disturbance, warnings) = self.split_warnings();
         super::study::markdown(self.run, self.summary, disturbance.as_deref(), &warnings)
     }
 
-    /// One line for each cell of the tables of the study that was repeated; empty where none was.
+    /// One line for each table cell of the repeated study; empty if no study was repeated.
     pub fn study_csv(&self) -> String {
         csv(&super::study::records(self.run, self.summary))
     }
