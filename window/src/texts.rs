@@ -24,7 +24,7 @@ fn of_language(name: &str) -> &'static Texts {
 }
 
 texts! {
-    // Pages and what is everywhere.
+    // Texts of pages, and those on every page.
     volumes: "Volumes", "Datenträger";
     create_page: "New volume", "Neu anlegen";
     measure_page: "Measure", "Messen";

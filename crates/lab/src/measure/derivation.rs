@@ -130,7 +130,7 @@ pub struct DerivationTiming {
 /// few hundred bytes come on top; they take microseconds.
 #[derive(Clone, Debug, Serialize)]
 pub struct DerivationTrial {
-    /// Threads that shared the work, in blocks of one digest.
+    /// Threads that shared the work; a piece is one block of PBKDF2's output.
     pub threads: usize,
     /// Derivations.
     pub derivations: usize,
