@@ -11,11 +11,11 @@ echo "# The studies, repeated"
 echo
 echo "Made by \`tools/studies.sh\` from the runs in \`docs/studies\`. What each table is, and how a study is repeated, is in [the guide](guide/lab.md)."
 echo
-echo "The runs of 2026-11-26 and 2026-11-28 were made on machines that did nothing else. That of 2026-11-23 was made while other programs"
-echo "used the machine, before the lab watched them during each pass, and is still to be measured again: \`make studies\` refuses runs that"
+echo "The runs of 2026-11-26 and 2026-11-28 were made on machines that did nothing else. The run of 2026-11-23 was made while other programs"
+echo "used the machine, before the lab watched them during each pass, and will be measured again: \`make studies\` refuses runs that"
 echo "were disturbed or not watched. Each run's warnings are below its title."
 echo
-echo "Each figure is the median of what was measured here, with what it is less than without encryption; below it is the study's own."
+echo "Each figure is the median of what was measured here, with the loss against the unencrypted case. The study's own figure is below it."
 echo "Intervals and single measurements: \`gzip -dc docs/studies/NAME.json.gz > run.json; claviger lab report run.json\`."
 for run in "$folder"/*.json.gz; do
     [ -e "$run" ] || { echo "$0: no run (*.json.gz) in $folder" >&2; exit 1; }

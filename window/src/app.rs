@@ -70,7 +70,7 @@ enum Then {
     Looked(AtHand),
     /// Its header was read.
     Shown(AtHand, Verdict),
-    /// The formats that can be created are known; this was requested.
+    /// The formats that can be created, needed for this action.
     Formats(Action),
     Mounted,
     Unlocked,
@@ -297,8 +297,8 @@ impl App {
     fn ask_desktop(&mut self, ctx: &egui::Context) {
         let focused = ctx.input(|input| input.focused);
         if focused && !self.focused {
-            let told = ctx.clone();
-            self.desktop.ask(move || told.request_repaint());
+            let context = ctx.clone();
+            self.desktop.ask(move || context.request_repaint());
         }
         self.focused = focused;
         // Without a preference, it is light.
@@ -344,7 +344,7 @@ impl App {
             }
             Action::Create => self.go(Page::Create(Box::new(Create::new(&self.formats)))),
             Action::Measure => {
-                // Those of the window that two studies photographed.
+                // The ciphers of the TrueCrypt window that two studies photographed.
                 let known = create::choices(&self.formats).into_iter().find(|choices| choices.format == "TrueCrypt");
                 let ciphers = known.map(|choices| choices.ciphers).unwrap_or_default();
                 self.go(Page::Measure(Box::new(Measure::new(ciphers, &home, texts))));
@@ -415,7 +415,7 @@ impl App {
         self.listed = None;
     }
 
-    /// Goes on to the next step of a volume that is made.
+    /// Continues with the next step of creating a volume.
     fn next(&mut self) {
         let (texts, home) = (self.texts, self.places.home.clone());
         let Page::Create(page) = &mut self.page else { return };
@@ -573,7 +573,7 @@ impl App {
                 let told = page.lab.call(&home);
                 let Some(call) = page.lab.noted(told) else { return };
                 page.found = None;
-                // One at a time: they would measure each other.
+                // One at a time: parallel runs would distort each other's figures.
                 page.stop();
                 let out = crate::form::absolute(page.lab.text(measure::OUT), &home);
                 self.begin(texts.running_lab, [call], Then::Lab(out));
@@ -596,15 +596,15 @@ impl App {
         if let Some(done) = self.listing.as_ref().and_then(Job::done) {
             self.listing = None;
             self.home.mounted = home::mounted(&done.out, self.texts);
-            let told = ctx.clone();
-            self.home.usage.ask(&self.home.mounted, move || told.request_repaint());
+            let context = ctx.clone();
+            self.home.usage.ask(&self.home.mounted, move || context.request_repaint());
             self.home.at_hand = self.at_hand();
             ctx.request_repaint();
         }
         if !matches!(self.page, Page::Home) || self.listing.is_some() || self.work.is_some() {
             return;
         }
-        // Most of what changes is seen there, without a process for it.
+        // The mount table shows most changes, and reading it starts no process.
         let rest = REFRESH[usize::from(!self.focused)];
         let since = self.listed.map(|listed| listed.elapsed());
         if since.is_some_and(|since| since < GLANCE) {
@@ -621,7 +621,7 @@ impl App {
     fn at_hand(&mut self) -> Vec<AtHand> {
         let text = fs::read_to_string(&self.places.favourites).unwrap_or_default();
         let favourites = home::favourites(&text, &self.places.home).unwrap_or_else(|e| {
-            // Once: it is looked at every few seconds.
+            // Complains only once: this runs every few seconds.
             if !std::mem::replace(&mut self.complained, true) {
                 self.notice = Some(format!("{}: {e}", self.places.favourites.display()));
             }
@@ -736,7 +736,7 @@ impl App {
         }
     }
 
-    /// The next time it is at hand.
+    /// Keeps it at hand for the next time.
     fn remember(&mut self, at: AtHand) {
         self.recent.retain(|recent| (&recent.path, &recent.options) != (&at.path, &at.options));
         self.recent.insert(0, at);

@@ -18,7 +18,7 @@ pub struct Change {
     pub shown: usize,
     /// The result of the last change: whether it succeeded, and its message.
     pub result: Option<(bool, Vec<String>)>,
-    /// Whether the page has to go there.
+    /// Whether the page must scroll there.
     pub reveal: bool,
 }
 

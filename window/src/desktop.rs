@@ -7,7 +7,7 @@ use std::thread;
 
 use crate::theme::{FontFile, Fonts};
 
-/// What was asked of it.
+/// The most recently read settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wishes {
     pub dark: Option<bool>,
@@ -24,13 +24,13 @@ impl Desktop {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Asks anew, and calls `told` then.
-    pub fn ask(&self, told: impl FnOnce() + Send + 'static) {
+    /// Asks again, and calls `done` afterwards.
+    pub fn ask(&self, done: impl FnOnce() + Send + 'static) {
         let wishes = Arc::clone(&self.0);
         thread::spawn(move || {
             let asked = Wishes { dark: dark(), layout: layout() };
             *wishes.lock().unwrap_or_else(PoisonError::into_inner) = asked;
-            told();
+            done();
         });
     }
 }

@@ -23,7 +23,7 @@ pub struct Field {
     pub hint: Option<String>,
 }
 
-/// An answer, or what there is of it.
+/// An answer, perhaps incomplete.
 #[derive(Debug)]
 pub enum Input {
     Text(String),
@@ -33,8 +33,8 @@ pub enum Input {
     New(String),
     /// Several files or folders.
     Paths(Vec<PathBuf>),
-    /// One of several: what is said, and what it is called. What is said is left out where it is empty, and a whole option where the
-    /// field has none.
+    /// The number of the chosen item, and all items: each with its value, and its name for people. A value is empty if
+    /// nothing is passed, and a whole option if the field has none.
     Choice(usize, Vec<(String, String)>),
     Check(bool),
     Secret(SecretField),
@@ -58,7 +58,7 @@ pub struct Form {
     pub warning: Option<(&'static str, bool)>,
     /// Why the last attempt could not be carried out.
     pub lacking: Option<Lacking>,
-    /// Whether the page has to go there.
+    /// Whether the page must scroll there.
     pub reveal: bool,
     /// How fast its new password is guessed.
     pub guessing: Guessing,

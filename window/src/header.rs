@@ -102,8 +102,8 @@ pub struct Conversion {
     pub format: Option<String>,
 }
 
-/// The conversion from or to `path` that was interrupted: `claviger convert` notes it beside what it makes, which is looked for in `home`
-/// and in the folder of `path`.
+/// The interrupted conversion from or to `path`. `claviger convert` notes it in a file beside its destination, which
+/// may be in `home` or in the folder of `path`.
 pub fn conversion(path: &Path, home: &Path) -> Option<Conversion> {
     let folders = [path.parent().unwrap_or(home), home];
     let entries = folders.into_iter().filter_map(|folder| fs::read_dir(folder).ok()).flatten().flatten();

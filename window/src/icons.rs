@@ -1,4 +1,4 @@
-//! Icons as lines on a grid of 24, drawn in the colour of the text beside them: no font that would have to have them.
+//! Icons as lines on a grid of 24, drawn in the colour of the text beside them. They need no special font.
 
 use eframe::egui::{Atom, Color32, Painter, Pos2, Rect, Sense, Shape, Stroke, Ui, Vec2, vec2};
 

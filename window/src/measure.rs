@@ -65,7 +65,7 @@ impl Measure {
         it
     }
 
-    /// Looks for runs of the lab that are there: one that goes on, and a name for the next one.
+    /// Looks for earlier runs of the lab: an interrupted one, and a free name for the next one.
     pub fn look_for_runs(&mut self, home: &Path) {
         self.interrupted = interrupted(home);
         if let Some(Input::New(out)) = self.lab.field_mut(OUT).map(|field| &mut field.input) {
@@ -131,7 +131,7 @@ fn lab(texts: &Texts) -> Form {
     Form { volume: None, ..form }.said(texts.lab_title, texts.lab_explanation, texts.run_lab)
 }
 
-/// How the folders of runs are called.
+/// The beginning of the names of runs' folders.
 const RUN: &str = "claviger-lab";
 /// The option that names them.
 pub const OUT: &str = "--out";
@@ -145,7 +145,7 @@ pub fn interrupted(home: &Path) -> Option<PathBuf> {
     named.map(|entry| entry.path()).find(|run| run.join("run.jsonl").is_file() && !run.join(PAGE).exists())
 }
 
-/// What `claviger lab run` says, whose folder is `out`.
+/// The results in the output of `claviger lab run`, for the run in `out`.
 pub fn found(told: &Value, out: &Path) -> Option<RunResult> {
     #[derive(Deserialize)]
     struct Summary {

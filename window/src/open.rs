@@ -72,7 +72,7 @@ impl Verdict {
         Self { sentence, format: formats.first().cloned(), ..Self::default() }
     }
 
-    /// The same once its header has been read, which has no doubts.
+    /// The same with the format from the header, which is certain.
     fn with(self, header: Option<&Header>, texts: &Texts) -> Self {
         let Some(header) = header else { return self };
         Self {
@@ -109,7 +109,7 @@ impl Volume {
         Self { at, verdict, header, conversion }
     }
 
-    /// Whether the page for changes knows it.
+    /// Whether the page for changes supports it.
     pub fn changes(&self) -> bool {
         self.verdict.format.is_some() && !self.verdict.folder
     }
@@ -140,7 +140,7 @@ pub struct Open {
     /// Whether the password was the reason.
     pub wrong: bool,
     pub explained: Option<Explained>,
-    /// Whether the page has to go there.
+    /// Whether the page must scroll there.
     pub reveal: bool,
 }
 
@@ -178,7 +178,7 @@ impl Open {
         }
         fields.push(Field::more(texts.change_nothing, "--read-only", Input::Check(has("--read-only"))));
         if !folder {
-            // Only keys of a process of their own can be forgotten while the volume stays mounted.
+            // Keys can be forgotten while the volume stays mounted only if a separate process holds them.
             fields.push(Field::more(texts.can_be_locked, "--isolate-keys", Input::Check(true)));
             fields.push(Field::more(texts.protect_hidden, "--protect-hidden", Input::Check(false)));
             let hidden = Input::Secret(SecretField::default());

@@ -221,14 +221,14 @@ pub fn bar(ui: &mut Ui, share: Option<f32>, height: f32) -> Response {
     response
 }
 
-/// The edge of where something can be dropped.
+/// The edge of a drop area.
 pub fn dashes(ui: &Ui, rect: Rect) {
     let stroke = Stroke::new(1.5, Palette::of(ui).edge);
     let (a, b, c, d) = (rect.left_top(), rect.right_top(), rect.right_bottom(), rect.left_bottom());
     ui.painter().extend(egui::Shape::dashed_line(&[a, b, c, d, a], stroke, 6.0, 5.0));
 }
 
-/// At the right end of what is left of a line.
+/// At the right end of the line.
 pub fn at_right<R>(ui: &mut Ui, add: impl FnOnce(&mut Ui) -> R) -> R {
     ui.with_layout(Layout::right_to_left(Align::Center), add).inner
 }

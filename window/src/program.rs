@@ -34,7 +34,7 @@ static STARTING: Mutex<()> = Mutex::new(());
 #[derive(Default, Debug)]
 pub struct Call {
     pub words: Vec<OsString>,
-    /// Options that a secret is read for, each by a descriptor of its own: `--password-fd`.
+    /// Secrets, each passed in a descriptor of its own by an option such as `--password-fd`.
     pub secrets: Vec<(&'static str, Secret)>,
 }
 
@@ -250,7 +250,7 @@ fn watch(mut child: Child, told: File, state: &Mutex<State>, wake: &dyn Fn()) ->
     let reader = |from: Option<Box<dyn Read + Send>>| {
         thread::spawn(move || {
             let mut bytes = Vec::new();
-            // What was said before a failure counts.
+            // On a failure, what was read before still counts.
             let _ = from.map(|mut from| from.read_to_end(&mut bytes));
             bytes
         })

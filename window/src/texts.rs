@@ -24,7 +24,7 @@ fn of_language(name: &str) -> &'static Texts {
 }
 
 texts! {
-    // Pages and what is everywhere.
+    // Texts of pages, and those on every page.
     volumes: "Volumes", "Datenträger";
     create_page: "New volume", "Neu anlegen";
     measure_page: "Measure", "Messen";
@@ -273,7 +273,7 @@ texts! {
 
 Usage: claviger-window [VOLUME]
 
-Opens the window. With a file, folder or device, it shows what it is and how to open it.
+Opens the window. If a file, folder or device is given, it shows what that is and how to open it.
 
 Options:
   -h, --help     Print this help

@@ -22,8 +22,8 @@ impl Usage {
         self.known.lock().unwrap_or_else(PoisonError::into_inner).get(dir).copied()
     }
 
-    /// Asks again, unless an answer is still pending; calls `told` when it arrives.
-    pub fn ask(&self, all: &[Mounted], told: impl FnOnce() + Send + 'static) {
+    /// Asks again, unless an answer is still pending; calls `done` when it arrives.
+    pub fn ask(&self, all: &[Mounted], done: impl FnOnce() + Send + 'static) {
         let open = all.iter().filter(|mounted| mounted.state == State::Open);
         let dirs: Vec<String> = open.filter_map(|mounted| mounted.dir.clone()).collect();
         if dirs.is_empty() || self.asking.swap(true, Ordering::AcqRel) {
@@ -32,14 +32,14 @@ impl Usage {
         let it = self.clone();
         thread::spawn(move || {
             let used = |dir: String| {
-                let told = rustix::fs::statvfs(&dir).ok().filter(|told| told.f_blocks > 0)?;
-                let all = told.f_blocks.saturating_mul(told.f_frsize);
-                Some((dir, (all.saturating_sub(told.f_bfree.saturating_mul(told.f_frsize)), all)))
+                let stat = rustix::fs::statvfs(&dir).ok().filter(|stat| stat.f_blocks > 0)?;
+                let all = stat.f_blocks.saturating_mul(stat.f_frsize);
+                Some((dir, (all.saturating_sub(stat.f_bfree.saturating_mul(stat.f_frsize)), all)))
             };
             let known = dirs.into_iter().filter_map(used).collect();
             *it.known.lock().unwrap_or_else(PoisonError::into_inner) = known;
             it.asking.store(false, Ordering::Release);
-            told();
+            done();
         });
     }
 }

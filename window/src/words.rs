@@ -9,14 +9,14 @@ use crate::texts::Texts;
 pub const USAGE: u8 = 1;
 pub const IO: u8 = 6;
 
-/// What is to be done.
+/// The action that a command line asks for.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Words {
-    /// The window is opened, and looks at this.
+    /// Open the window, with this file or folder.
     Open(Option<PathBuf>),
-    /// This is said on standard output.
+    /// Print this on standard output.
     Say(String),
-    /// This is said on standard error, with this exit code.
+    /// Print this on standard error, and exit with this code.
     Refuse(String, u8),
 }
 
@@ -47,7 +47,7 @@ fn refused(what: String, code: u8, texts: &Texts) -> Words {
     Words::Refuse(format!("claviger-window: {what}\n{}", texts.try_help), code)
 }
 
-/// Without the number that the system has for it.
+/// Without the system's error number.
 fn plain(error: &std::io::Error) -> String {
     let text = error.to_string();
     text.split(" (os error").next().unwrap_or_default().to_owned()

@@ -170,7 +170,8 @@ mod tests {
         Cli::command().debug_assert();
     }
 
-    /// A heading ends with the options that it names: what every verb has, and what it works on, stand under none of them.
+    /// Each heading ends after its own options: positional arguments, and options that every verb has, stand under no
+    /// heading.
     #[test]
     fn headings_of_the_help_end() {
         fn check(verb: &clap::Command) {

@@ -64,7 +64,7 @@ fn encrypt_lanes<const BLOCK: usize, const LANES: usize>(
     run: &mut [u8],
     encrypt_blocks: &impl Fn(&mut [u8]),
 ) {
-    // Two rows take turns: the next row is xored with the one that was encrypted last.
+    // Two rows take turns: the next row is xored with the most recently encrypted one.
     let mut rows = [[[0u8; BLOCK]; LANES]; 2];
     let [mut row, mut last] = rows.each_mut().map(|row| &mut row[..ivs.len()]);
     last.iter_mut().zip(ivs).for_each(|(block, iv)| block.copy_from_slice(&iv[..BLOCK]));

@@ -24,7 +24,7 @@ mod x86 {
             // SAFETY: the processor has AVX-512F, and the system saves its registers.
             unsafe { avx512() }
         } else if is_x86_feature_detected!("avx") {
-            // SAFETY: the same of AVX.
+            // SAFETY: the same holds for AVX.
             unsafe { avx() }
         } else {
             sse2();

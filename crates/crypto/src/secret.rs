@@ -214,12 +214,12 @@ pub fn not_hidden() -> u64 {
 /// A new mapping of hidden memory, filled with zeros.
 fn hidden_mapping(len: usize) -> io::Result<Mapping> {
     let len = len.next_multiple_of(rustix::param::page_size());
-    // SAFETY: it takes no memory.
+    // SAFETY: the call takes no memory.
     let fd = unsafe { libc::syscall(libc::SYS_memfd_secret, libc::O_CLOEXEC) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the kernel has just given it, and nobody else knows it.
+    // SAFETY: the kernel has just returned the descriptor, and nobody else knows it.
     let fd = unsafe { OwnedFd::from_raw_fd(fd as i32) };
     rustix::fs::ftruncate(&fd, len as u64)?;
     // SAFETY: a new mapping, at an address of the kernel's choice, of a file that nobody else has.
@@ -274,7 +274,7 @@ struct Mapping {
 unsafe impl Send for Pages {}
 // SAFETY: as above.
 unsafe impl Sync for Pages {}
-// SAFETY: it is only an address; who may use the bytes there, `Pages` knows.
+// SAFETY: the field is only an address. `Pages` knows who may use the bytes there.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}

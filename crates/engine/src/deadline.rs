@@ -103,13 +103,13 @@ impl Deadline {
     /// # Errors
     /// Those of [`Deadline::left`], and those of the resolver.
     fn resolve(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
-        let (tell, told) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         let host = host.to_owned();
         thread::Builder::new().name("resolver".into()).spawn(move || {
-            let _ = tell.send((host.as_str(), port).to_socket_addrs().map(Vec::from_iter));
+            let _ = sender.send((host.as_str(), port).to_socket_addrs().map(Vec::from_iter));
         })?;
         loop {
-            match told.recv_timeout(self.tick()?) {
+            match receiver.recv_timeout(self.tick()?) {
                 Ok(addresses) => return addresses,
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return Err(io::Error::other("the name resolver has stopped")),

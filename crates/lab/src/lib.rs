@@ -5,15 +5,15 @@
 //! - [`model`]: the data. A [`plan`](model::plan::Plan), the raw [`figures`](model::figures::Run) of a run, a
 //!   [`study`](model::study::Study) that is repeated, what others [published](model::published), and
 //!   [words](model::words) for all of it.
-//! - [`measure`]: what touches the machine. A [`facility`](measure::facility::Facility) says by which commands
-//!   something is made, opened and closed; a [`workload`](measure::workloads::Workload) does something with what is
-//!   open; [`run`](measure::run) does all of them in turns and keeps the figures.
+//! - [`measure`]: what touches the machine. A [`facility`](measure::facility::Facility) lists the commands that make,
+//!   open and close something; a [`workload`](measure::workloads::Workload) does something with an open facility;
+//!   [`run`](measure::run) does all of them in turns and keeps the figures.
 //! - [`show`]: what follows from the figures. A [`summary`](show::summary::Summary) is computed from a run whenever it
 //!   is wanted; [`report`](show::report) turns it into text, CSV and HTML; JSON comes from the same structs through
 //!   serde.
 #![forbid(unsafe_code)]
 
-// What tests in here and in tests/it share calls this crate by its name.
+// Helpers shared by unit tests and tests/it call this crate by its name.
 #[cfg(test)]
 extern crate self as claviger_lab;
 

@@ -100,7 +100,7 @@ pub fn forget_files(used: &[&Path]) -> io::Result<()> {
     Ok(())
 }
 
-/// The inherited descriptor of this number itself, for what this program passed to itself.
+/// The inherited descriptor of this number itself, for descriptors that this program passed to itself.
 ///
 /// # Errors
 /// `EBADF` if it was not inherited.

@@ -81,16 +81,16 @@ pub fn restrict(rules: &[(BorrowedFd<'_>, May)]) -> io::Result<()> {
     };
     // SAFETY: the kernel reads `size` bytes of the structure, which has as many.
     let number = check(unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, &raw const ruleset, size, 0_u32) })?;
-    // SAFETY: the descriptor came from the kernel just now, and nobody else knows it.
+    // SAFETY: the kernel has just returned the descriptor, and nobody else knows it.
     let ruleset = unsafe { OwnedFd::from_raw_fd(number as i32) };
     for (file, may) in rules {
         let rule = PathBeneath { allowed: may.rights() & handled, parent: file.as_raw_fd() };
-        // SAFETY: the kernel reads the structure, which is as it wants it; both descriptors are open.
+        // SAFETY: the kernel reads the structure, which has the layout that it expects; both descriptors are open.
         check(unsafe {
             libc::syscall(libc::SYS_landlock_add_rule, ruleset.as_raw_fd(), RULE_PATH_BENEATH, &raw const rule, 0_u32)
         })?;
     }
-    // SAFETY: it takes no memory.
+    // SAFETY: the call takes no memory.
     check(unsafe { libc::syscall(libc::SYS_landlock_restrict_self, ruleset.as_raw_fd(), 0_u32) }).map(drop)
 }
 

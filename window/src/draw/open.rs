@@ -19,7 +19,7 @@ pub fn open_foot(open: &Open, texts: &'static Texts) -> Foot {
     if !open.unlocks && open.volume.changes() {
         side.push((texts.change_it, Action::Change));
     }
-    // What is no volume cannot be opened: another one is chosen.
+    // If it is not a volume, offer to choose another.
     let primary = if known { (open.form.button, Action::Go) } else { (texts.open_other, Action::Choose(None)) };
     let back = Some((texts.back, Action::Home));
     Foot { side, back, primary: Some(primary), why_not: None, trouble: open.trouble.clone() }
@@ -42,7 +42,7 @@ pub fn open(ui: &mut Ui, open: &mut Open, layout: Option<&str>, texts: &'static 
         });
     }
     if let Some(text) = open.volume.half_way(texts) {
-        // In a partition of a disk it goes on where the partition is a device of its own.
+        // A volume in a partition of a disk is resumed only if the partition is a device of its own.
         let whole = open.volume.changes_in_place();
         let goes_on =
             parts::note(ui, Icon::Warning, palette.warning, text, |ui| whole && ui.button(texts.go_on).clicked());

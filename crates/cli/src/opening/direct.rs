@@ -19,8 +19,8 @@ pub struct DirectArgs {
 }
 
 impl DirectArgs {
-    /// Has `what` of a store bypass the cache if the option says so, or by `default`. The store lies at `path` and must not be
-    /// in use yet.
+    /// Makes a store bypass the cache if the option says so, or by `default`; `what` names the store in errors. The
+    /// store lies at `path` and must not be in use yet.
     pub fn apply(&self, what: Bypass, default: bool, path: &Path, store: &dyn Store) {
         if self.direct.unwrap_or(default) && !store.bypass_cache(what) && self.direct == Some(true) {
             output::warn(&format!(

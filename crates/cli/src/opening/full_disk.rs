@@ -1,4 +1,4 @@
-//! Says of a full disk how much space is needed, and how much is free.
+//! If the disk is full, says how much space is needed and how much is free.
 
 use std::io;
 use std::path::Path;

@@ -83,10 +83,10 @@ fn ask(time: Duration) -> Result<()> {
     if time <= answers.wanted {
         return Ok(());
     }
-    let time_told = size::duration(time);
+    let shown_time = size::duration(time);
     let refused = |why: &str| {
         Error::misuse(format!(
-            "trying one password on all keyslots would take about {time_told} of CPU time, more than the limit of \
+            "trying one password on all keyslots would take about {shown_time} of CPU time, more than the limit of \
              {}; nothing was tried{why}",
             size::duration(LONG)
         ))
@@ -95,7 +95,7 @@ fn ask(time: Duration) -> Result<()> {
         return Err(refused(""));
     }
     let question = format!(
-        "Trying a password on all keyslots takes about {time_told} of CPU time; ordinary volumes take seconds. \
+        "Trying a password on all keyslots takes about {shown_time} of CPU time; ordinary volumes take seconds. \
          Ctrl-C stops it. Start?"
     );
     let answer = prompt::consent(&question, OPTION, refused);

@@ -29,7 +29,7 @@ pub struct BackgroundArgs {
     #[arg(long, hide = true, value_name = "N")]
     ready_fd: Option<i32>,
 
-    /// The process that started the one in front: NUMBER-TICKS
+    /// The parent of the foreground process: NUMBER-TICKS
     #[arg(long, hide = true, value_name = "PROCESS", value_parser = parse_process)]
     caller: Option<Process>,
 }

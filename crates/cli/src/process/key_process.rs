@@ -131,7 +131,7 @@ impl RegisterArgs {
     /// `Unsupported` on this processor.
     fn begin(&self) -> Result<()> {
         match self.keys_in_registers && !keys_in_registers() {
-            true => Err(Error::unsupported("round keys in registers only on this processor (needs VAES and AVX-512)")
+            true => Err(Error::unsupported("round keys in registers on this processor (needs VAES and AVX-512)")
                 .hint("Omit --keys-in-registers: the keys are then in locked or hidden memory.")),
             false => Ok(()),
         }
@@ -148,7 +148,7 @@ impl RegisterArgs {
         let known = facts.cipher.eq_ignore_ascii_case("AES") && sizes.contains(&facts.key_bits);
         match self.keys_in_registers && !known {
             true => Err(Error::unsupported(format!(
-                "keys in registers only for {}-{} with {} bits",
+                "keeping keys in registers for {}-{} with {} bits",
                 facts.cipher, facts.mode, facts.key_bits
             ))
             .hint("Only AES-128 and AES-256 in XTS or CBC mode are supported. Omit --keys-in-registers.")),
@@ -355,7 +355,8 @@ impl Started {
             Ok(None) => return Err(ended(child)?),
             Err(why) => why,
         };
-        // The signal first, so that the key process knows why reads fail. After the drop it waits for nothing, so this wait ends.
+        // The signal comes first, to tell the key process why its reads fail. Once `io_side` is dropped, the key
+        // process waits for nothing and ends.
         signal(&child);
         drop(io_side);
         let ended = ended(child)?;

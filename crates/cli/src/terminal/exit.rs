@@ -191,7 +191,7 @@ fn message_and_hint(error: &anyhow::Error) -> (String, Option<String>) {
     (without_numbers(text), hint.map(|hint| without_numbers(advice::with_volume(&hint))))
 }
 
-/// Removes error numbers from the system's messages, which tell people nothing.
+/// Removes error numbers, which tell people nothing, from the system's messages.
 pub fn without_numbers(mut text: String) -> String {
     const BEGINS: &str = " (os error ";
     while let Some(at) = text.find(BEGINS)

@@ -10,7 +10,7 @@ pub struct Rate {
     /// The time of the last measurement, and what was done then.
     at: Duration,
     done: u64,
-    /// The measured time and work, the older the lighter.
+    /// The measured time and work, with less weight for older measurements.
     seconds: f64,
     units: f64,
 }

@@ -135,7 +135,7 @@ fn file(args: &Args, path: &OsStr) -> anyhow::Result<()> {
         let chunk = &mut buffer[..(end - at).min(CHUNK) as usize];
         let read = opened.tree.read_at(node, at, chunk).map_err(|e| files::tree_error(e, path))?;
         if read == 0 {
-            return Err(misuse("in the volume ends before its size".into()));
+            return Err(misuse("in the volume is shorter than its recorded size".into()));
         }
         output::write(&mut stdout, &chunk[..read])?;
         at += read as u64;

@@ -199,8 +199,8 @@ impl Report for Vec<Examined> {
             let (without_header, others): (Vec<_>, Vec<_>) = file.formats.iter().partition(headerless);
             // That a local folder is not on an NTFS is obvious.
             let news = |o: &&Reasoned| !(o.format == EFS.name() && o.verdict == "no");
-            let told = others.into_iter().filter(news);
-            for reason in formats::by_reason(told.flat_map(|o| o.why.iter().map(|why| (o.format, &**why)))) {
+            let shown = others.into_iter().filter(news);
+            for reason in formats::by_reason(shown.flat_map(|o| o.why.iter().map(|why| (o.format, &**why)))) {
                 writeln!(out, "  {reason}")?;
             }
             if file.could_be_headerless() {

@@ -65,8 +65,8 @@ enum What {
     Resume(ProtectionArgs),
     /// Give a BitLocker volume a new volume master key
     ///
-    /// Copies of the old header no longer open the volume. All protectors keep working. The key of the data stays; only a
-    /// new volume gets another one.
+    /// Copies of the old header no longer open the volume. All protectors keep working. The key that encrypts the data
+    /// stays the same; changing it takes a new volume.
     #[command(after_help = "Examples:
   claviger keyslot renew disk.bitlocker")]
     Renew(ProtectionArgs),
@@ -447,7 +447,8 @@ fn add(args: &AddArgs) -> anyhow::Result<()> {
     // The new credential is saved before a keyslot depends on it.
     let file = fresh.as_ref().map(Fresh::save).transpose()?.flatten();
     prepared.edit.carry_out(&*editing.store).map_err(|e| {
-        // Refused before anything was written: the file opens nothing. After `Io` it may.
+        // The change was refused before anything was written, so the file opens nothing. After an `Io` error it might
+        // open the volume.
         if let (Some((file, path)), ErrorKind::InUse { .. } | ErrorKind::Misuse(_)) = (&file, &e.kind) {
             new_file::remove(file, path);
         }

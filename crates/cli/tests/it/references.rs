@@ -285,12 +285,12 @@ fn images_and_archives_are_told_from_volumes() {
 fn images_of_reports_are_led_through_their_helper() {
     let Some(case) = tools::Case::unpack("containers/vhdx-advice.tar.xz") else { return };
     let image = case.path().join("x.vhdx").display().to_string();
-    let told = run(["explain", "--without-password", &image]).text();
-    assert!(told.contains(&format!("vhdx:{image}")) && !told.contains("claviger explain"), "{told}");
+    let text = run(["explain", "--without-password", &image]).text();
+    assert!(text.contains(&format!("vhdx:{image}")) && !text.contains("claviger explain"), "{text}");
     let Some(case) = tools::Case::unpack("containers/e01-advice.tar.xz") else { return };
     let image = case.path().join("d.E01").display().to_string();
     for verb in [&["explain", "--without-password", &*image][..], &["identify", &image]] {
-        let told = run(verb).text();
-        assert!(told.contains(&format!("ewfmount {image} FOLDER")) && !told.contains("restore"), "{told}");
+        let text = run(verb).text();
+        assert!(text.contains(&format!("ewfmount {image} FOLDER")) && !text.contains("restore"), "{text}");
     }
 }

@@ -101,7 +101,7 @@ fn classic(text: &str) -> Result<Draft<'_>, DmCryptError> {
         None => (cipher, 1),
     };
     let (mode, iv) = match rest.map(|rest| rest.split_once('-').map_or((rest, None), |(mode, iv)| (mode, Some(iv)))) {
-        // The first version of dm-crypt supported only this.
+        // A cipher without mode and IV: the only form in the first version of dm-crypt.
         None | Some(("plain", None)) => ("cbc", Some("plain")),
         Some(parts) => parts,
     };

@@ -89,7 +89,7 @@ unsafe fn permuted(state: [Four; 25]) -> [Four; 25] {
 /// The processor has AVX2.
 #[inline(always)]
 unsafe fn rotated<const BY: i32>(word: __m256i) -> __m256i {
-    // The count of the right shift is no constant expression in BY; the compiler still folds it.
+    // The count of the right shift is not a constant expression in BY; the compiler still folds it.
     // SAFETY: the caller vouches for the instructions.
     unsafe {
         let right = _mm256_srl_epi64(word, _mm_cvtsi32_si128(64 - BY));

@@ -65,8 +65,8 @@ impl TrueCryptCbc {
     /// sector's number in the *host*. dm-crypt's `tcw` takes the number that its table says.
     ///
     /// # Panics
-    /// If there is no cipher, block sizes differ or are neither 8 nor 16, or `sector_size` is no multiple of them: a
-    /// format's code decides all of these.
+    /// If there is no cipher, if block sizes differ or are neither 8 nor 16, or if `sector_size` is not a multiple of
+    /// them. A format's code decides all of these.
     pub fn outer(ciphers: Vec<Box<dyn BlockCipher>>, iv_area: &[u8; 32], sector_size: usize) -> Self {
         Self::new(vec![Box::new(Cascade::new(ciphers))], iv_area, sector_size)
     }

@@ -150,7 +150,7 @@ struct Tweak {
 /// The most bits of an index.
 const BITS: usize = 128;
 
-/// The low bits of an index, in which the blocks of a group differ: their T differ by a known product.
+/// The number of low index bits in which the blocks of a group differ. Their values T differ by a known product.
 const IN_GROUP: usize = Sums::GROUP.trailing_zeros() as usize;
 
 impl Tweak {

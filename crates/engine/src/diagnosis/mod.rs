@@ -304,7 +304,7 @@ impl Diagnosis {
         };
         let only = named.map(|name| formats::named(&**store, name)).transpose()?;
         let candidates = only.map_or_else(|| self.candidates(&**store), |format| Ok(vec![format]))?;
-        // A format that finds nothing to try is no candidate.
+        // A format that finds nothing to try is not a candidate.
         let (mut targets, mut wrong) = (Vec::new(), None);
         for format in &candidates {
             match open(*format) {

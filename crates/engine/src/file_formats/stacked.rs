@@ -442,7 +442,7 @@ impl Stacked {
             return Err(cut_short(file));
         }
         self.has_room(offset.saturating_sub(file.size))?;
-        // Fail before anything is written that would be undone.
+        // Fail before writing anything that would have to be undone.
         if file.layout().segments().iter().any(|segment| !segment.writable) {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
@@ -464,7 +464,7 @@ impl Stacked {
         grown
     }
 
-    /// Checks that `zeros` bytes fit, which are written one by one: encrypted files have no holes.
+    /// Checks that `zeros` bytes fit. They are written one by one, because encrypted files have no holes.
     ///
     /// # Errors
     /// `FileTooLarge` for more than the file system could ever hold, `StorageFull` for more than it can hold now.

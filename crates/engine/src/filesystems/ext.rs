@@ -285,7 +285,7 @@ impl Worker {
         let mut done = 0;
         while done < len {
             match open.file.read_bytes(&mut bytes[done..]).map_err(told_of_reading)? {
-                0 => return Err(damaged("inode", 0, "a file ends before its size")),
+                0 => return Err(damaged("inode", 0, "a file is shorter than its recorded size")),
                 read => done += read,
             }
         }

@@ -35,7 +35,7 @@ pub fn open(store: &Arc<dyn Store>, name: Option<&str>) -> Result<(&'static dyn 
     if possible.is_empty() {
         let mut start = vec![0; store.len().min(detect::LOOKED_AT as u64) as usize];
         store.read_at(0, &mut start)?;
-        // What the store is says more than what it is not.
+        // Saying what the store is helps more than saying what it is not.
         let why = match magic::known(&start) {
             _ if store.is_empty() => " (it is empty)".to_owned(),
             Some(what) => format!(" (it holds {what})"),

@@ -102,7 +102,7 @@ pub(crate) struct FolderKeyHandle {
 #[derive(Default)]
 struct Names {
     latest: Pairs,
-    /// Those that were learned before these.
+    /// The pairs learned before the latest ones.
     earlier: Pairs,
 }
 
@@ -190,7 +190,8 @@ pub struct FolderKeyTable {
     keys: Arc<dyn FolderKeys>,
     /// Whether it may encrypt anything but names.
     write: bool,
-    /// By number. A number is free only when its file was closed by who has it: a request never meets another file than it is for.
+    /// By number. A number is reused only after the process that has the file has closed it, so a request never reaches the wrong
+    /// file.
     open: RwLock<Vec<Option<Arc<Key>>>>,
 }
 

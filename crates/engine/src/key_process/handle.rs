@@ -38,8 +38,8 @@ pub trait KeyProcess: Send + Sync {
         read: &mut StoredAccess<'_>,
     ) -> io::Result<Option<u32>>;
 
-    /// [`KeyProcess::encrypt`] for sectors with tags: `write` gets `tags` bytes of them after the data. What is random in them is the
-    /// key process's.
+    /// [`KeyProcess::encrypt`] for sectors with tags: `write` gets `tags` bytes of them after the data. The key process
+    /// makes their random parts.
     ///
     /// # Errors
     /// As there.

@@ -51,7 +51,7 @@ enum Holds {
 }
 
 impl KeylessLayout {
-    /// What `layout`, which is one over `store`, is without its keys.
+    /// Returns `layout`, a layout over `store`, without its keys.
     ///
     /// # Errors
     /// `Misuse` if there are no keys in it: another process has them already.
@@ -175,7 +175,7 @@ impl Keys {
     /// What decrypts `len` bytes at `into` of a segment, or encrypts them.
     ///
     /// # Errors
-    /// If that is no range of whole sectors in it, or it must not be written.
+    /// If the range is not whole sectors within the segment, or must not be written.
     pub fn range(
         &self,
         encrypt: bool,

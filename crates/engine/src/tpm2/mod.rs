@@ -538,7 +538,7 @@ impl Tpm {
         let of_state = signed.signatures.iter().find(|(policy, _)| *policy == approved);
         let (_, signature) = of_state.ok_or_else(|| {
             Error::new(ErrorKind::WrongCredential(
-                "no signature matches this machine's PCRs, as its TPM requires".into(),
+                "the TPM requires a signature for this machine's PCRs, and none matches".into(),
             ))
             .hint("Give the signature file with --tpm2-signature FILE.")
         })?;

@@ -407,7 +407,9 @@ fn pieces<E: From<Unread>>(
         let len = (size - done).min(PIECE as u64) as usize;
         let read = tree.read_at(file, done, &mut buffer[..len]).map_err(Unread)?;
         if read == 0 {
-            return Err(Unread(io::Error::new(io::ErrorKind::UnexpectedEof, "it ends before its size")).into());
+            return Err(
+                Unread(io::Error::new(io::ErrorKind::UnexpectedEof, "it is shorter than its recorded size")).into()
+            );
         }
         if !each(done, &buffer[..read])? {
             return Ok(false);

@@ -35,25 +35,25 @@ const SAMPLE: Duration = Duration::from_millis(100);
 /// How long each cipher runs before its speed is estimated, so that the clock frequency has risen.
 const WARM_UP: Duration = Duration::from_millis(20);
 
-/// The speed is estimated on a part of the buffer, and each sample is preceded by work on it that is not timed: on this
-/// many bytes, or one piece for each thread if that is more.
+/// The speed is estimated on a part of the buffer, and untimed work on that part precedes each sample. The part has
+/// this many bytes, or one piece per thread if that is more.
 const LEAD: usize = 1 << 20;
 
 /// How long an idle helper thread polls before it sleeps: longer than the gaps between passes.
 const SPIN: Duration = Duration::from_millis(2);
 
-/// From this size on, in bytes, a buffer is always split over the threads. A smaller one is where that turns out to be
-/// faster: handing a part over takes a few microseconds, in which a fast cipher does tens of KiB.
+/// From this size on, in bytes, a buffer is always split over the threads. A smaller one is split only if a trial shows
+/// that this is faster: handing a part over takes a few microseconds, in which a fast cipher processes tens of KiB.
 const SPLIT: usize = 1 << 20;
 
-/// Up to this many bytes, each thread has one part of its own, which then stays in its second-level cache from pass to
-/// pass. Larger parts would not, and are cut up, so that a processor that is disturbed does fewer of them.
+/// Up to this many bytes, each thread has one part of its own, which stays in its second-level cache from pass to pass.
+/// Larger parts would not fit, and are cut up: a disturbed processor then does fewer of the pieces.
 const OWN_PART: usize = 1 << 20;
 
 /// Bytes of a part of a buffer that is cut up.
 const PIECE: usize = 256 << 10;
 
-/// Trials of a small buffer whole and split, of which the best counts: disturbances only ever slow down.
+/// Trials of a small buffer whole and split, the best of which counts: disturbances only ever slow down.
 const TRIES: u32 = 8;
 
 /// Time for each try.
@@ -248,7 +248,7 @@ struct Subject<'a> {
 struct Shape {
     /// Bytes that a thread takes at a time.
     piece: usize,
-    /// Times that it goes over all of it.
+    /// Times that it goes over the whole buffer.
     passes: usize,
 }
 

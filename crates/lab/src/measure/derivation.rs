@@ -130,7 +130,7 @@ pub struct DerivationTiming {
 /// few hundred bytes come on top; they take microseconds.
 #[derive(Clone, Debug, Serialize)]
 pub struct DerivationTrial {
-    /// Threads that shared the work, in blocks of one digest.
+    /// Threads that shared the work; a piece is one block of PBKDF2's output.
     pub threads: usize,
     /// Derivations.
     pub derivations: usize,
@@ -207,7 +207,8 @@ fn derive(kind: &DerivationKind) {
     std::hint::black_box(&key);
 }
 
-/// All derivations, their pieces shared out over the pool: the longest first, so that no thread is left with one.
+/// All derivations, their pieces shared out over the pool: the longest first, so that no thread is left with a long one
+/// at the end.
 fn try_all(pool: &Pool) {
     let pieces = |kind: &'static DerivationKind| {
         (0..KEY).step_by(kind.hash.blocks_at_once() * kind.hash.size).map(move |at| (kind, at))

@@ -36,7 +36,7 @@ impl Lab {
     /// drops the page cache, if the plan says so.
     ///
     /// # Errors
-    /// `Io` where the plan says so and it does not work.
+    /// `Io` if the plan says so and the cache cannot be dropped.
     pub fn drop_caches(&self) -> Result<()> {
         rustix::fs::sync();
         match self.plan.caches {
@@ -80,7 +80,7 @@ pub(crate) mod tests {
         Lab { plan, program, stores: folder.clone(), scratch: folder, data, cancelled: || false }
     }
 
-    /// The programs of processes whose working folder is below this one. One that was killed may take a moment to go.
+    /// The programs of processes whose working folder is below this one. A killed one may take a moment to disappear.
     pub(crate) fn working_below(folder: &Path) -> Vec<PathBuf> {
         let working = || {
             let processes = std::fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path());

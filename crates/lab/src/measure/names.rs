@@ -4,11 +4,11 @@ use std::sync::OnceLock;
 
 use claviger_engine::internal::random;
 
-/// What the names of everything begin with that a lab makes.
+/// The prefix of the names of everything that a lab makes.
 pub(super) const PREFIX: &str = "claviger-lab-";
 
-/// What all names hold that this lab gives: `claviger-lab-`, the number of the process, and letters that nobody can
-/// foresee.
+/// The common part of all names that this lab gives: `claviger-lab-`, the number of the process, and letters that
+/// nobody can foresee.
 pub fn tag() -> &'static str {
     static TAG: OnceLock<String> = OnceLock::new();
     TAG.get_or_init(|| format!("{PREFIX}{}-{}", std::process::id(), letters(6)))

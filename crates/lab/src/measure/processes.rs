@@ -23,7 +23,7 @@ struct Process {
 /// Processor time that all processes and kernel threads have used up to now.
 #[derive(Clone, Debug, Default)]
 pub struct ProcessTimes {
-    /// Seconds of this program and of all that descend from it, those included that were waited for.
+    /// Processor seconds of this program and all its descendants, including those that have been waited for.
     own_s: f64,
     /// Seconds of each kernel thread.
     kernel_s: BTreeMap<u32, f64>,
@@ -108,7 +108,7 @@ fn parse(stat: &str) -> Option<Process> {
 }
 
 fn descends(processes: &BTreeMap<u32, Process>, mut pid: u32, from: u32) -> bool {
-    // A process that ended while the list was read may have left a circle.
+    // If a process ended while the list was read, the parents may form a loop.
     for _ in 0..processes.len() {
         match processes.get(&pid) {
             _ if pid == from => return true,
@@ -144,8 +144,8 @@ mod tests {
             stat(51, 'S', 50, 0, [10, 10, 0, 0]),
             stat(60, 'R', 1, 0, [1000, 0, 0, 0]),
         ]);
-        // The lab has worked, has waited for its server of before, and has another that it serves through a shell; a
-        // kernel thread has ended, and somebody else has worked.
+        // Since then, the lab has worked and has waited for its old server. It has a new server, which it started
+        // through a shell. A kernel thread has ended, and another program has worked.
         let after = BTreeMap::from([
             stat(1, 'S', 0, 0, [9, 9, 700, 500]),
             stat(2, 'S', 0, KERNEL_THREAD, [0; 4]),
@@ -156,7 +156,7 @@ mod tests {
             stat(60, 'R', 1, 0, [1300, 0, 0, 0]),
         ]);
         let since = ProcessTimes::of(&after, 50).since(&ProcessTimes::of(&before, 50));
-        // 0.20 of the lab, 0.40 - 0.20 of what it has waited for, 0.40 of the new server, 0.30 of writeback.
+        // 0.20 of the lab, 0.40 - 0.20 of the old server, 0.40 of the new server, 0.30 of writeback.
         assert!((since - 1.1).abs() < 1e-9, "{since}");
         assert!(!descends(&after, 60, 50) && descends(&after, 53, 50) && !descends(&BTreeMap::new(), 1, 50));
     }

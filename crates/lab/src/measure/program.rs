@@ -28,13 +28,13 @@ const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 /// of the lab, or the name of one facility in use.
 pub const MARK: &str = "CLAVIGER_LAB";
 
-/// Bytes of each output of a program that are kept: none of those that are called says nearly as much.
+/// Bytes kept of each output of a program: no program used here prints nearly as much.
 const KEPT: usize = 16 << 20;
 
-/// How long a program may take to say its version.
+/// How long a program may take to print its version.
 const VERSION: Duration = Duration::from_secs(20);
 
-/// Letters of that which are kept.
+/// Letters kept of the version.
 const VERSION_LETTERS: usize = 200;
 
 /// Lines of a failed program's output that an error shows.
@@ -103,7 +103,7 @@ pub fn bound(more: &[&'static str]) -> Vec<&'static str> {
     words
 }
 
-/// The first line of what a program prints when it is asked for its version; nothing if it prints nothing.
+/// The first line of what a program prints when it is asked for its version; `None` if it prints nothing.
 pub fn version(command: &mut Command) -> Option<String> {
     let begun = Instant::now();
     let Ended { ran, .. } = carry_out(command, &|| begun.elapsed() > VERSION, Duration::MAX).ok()?;
@@ -112,8 +112,8 @@ pub fn version(command: &mut Command) -> Option<String> {
     Some(first.chars().filter(|c| !c.is_control()).take(VERSION_LETTERS).collect())
 }
 
-/// Runs a program to its end, in the language C, with nothing to read. What it started and left behind is killed then;
-/// when `cancelled` says so, everything is, at once.
+/// Runs a program to its end, in the language C and without input. Then kills any processes that it left behind. If
+/// `cancelled` returns true, kills everything at once.
 ///
 /// # Errors
 /// `Io` where it cannot be started or fails, with its last lines; `Cancelled`.

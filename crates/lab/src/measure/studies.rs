@@ -30,7 +30,7 @@ pub fn names() -> impl Iterator<Item = &'static str> {
 /// The study of this name, or the one in this file.
 ///
 /// # Errors
-/// `Misuse` where there is neither, and for a file that is no study; `Io`.
+/// `Misuse` where there is neither, and for a file that is not a study; `Io`.
 pub fn find(name: &str, catalogue: &Catalogue) -> Result<Study> {
     let built_in = STUDIES.iter().find(|(known, _)| known.eq_ignore_ascii_case(name));
     let path = Path::new(name);
@@ -161,7 +161,7 @@ mod tests {
         }
     }
 
-    /// The figures of a study, read anew: as the repository has them, and as they were handed over where they are beside it.
+    /// The figures of a study, read anew: the copy in the repository, and the original if it is available.
     fn tables(name: &str) -> Vec<Vec<Figure>> {
         let here = Path::new(env!("CARGO_MANIFEST_DIR"));
         let read = |folder: &str| {
@@ -189,7 +189,8 @@ mod tests {
         }
     }
 
-    /// What a cell of the page says that its study has: as it is printed, or in the unit of the row.
+    /// Checks a published figure on the page: it must be printed as in the study, or be converted to the unit of the
+    /// row.
     fn check_published(study: &Study, table: &StudyTable, (label, column): (&str, &str), shown: &str) {
         let place = format!("{}, {} {}: {label}, {column}: {shown}", study.name, table.number, table.title);
         let titled = |row: &&StudyRow| label == row.title || label.starts_with(&format!("{}, ", row.title));

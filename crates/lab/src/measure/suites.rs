@@ -42,10 +42,10 @@ pub fn all() -> Vec<Suite> {
     TRUECRYPT.choices().ciphers.into_iter().map(Suite::of_truecrypt).collect()
 }
 
-/// Those of these names, whatever their case, in TrueCrypt's order; all if no name is given.
+/// The suites with these names, ignoring case, in TrueCrypt's order; all if no name is given.
 ///
 /// # Errors
-/// `Misuse` if there is none of some name.
+/// `Misuse` for an unknown name.
 pub fn named(names: &[String]) -> Result<Vec<Suite>> {
     let is = |suite: &Suite, name: &String| suite.name.eq_ignore_ascii_case(name);
     if let Some(unknown) = names.iter().find(|name| !all().iter().any(|s| is(s, name))) {

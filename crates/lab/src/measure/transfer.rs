@@ -18,7 +18,8 @@ use crate::model::random::Random;
 /// little against moving it.
 const POOL: usize = 256 << 10;
 
-/// The clock is looked at after this many bytes: at 512 bytes a look at each block would be a part of the figure.
+/// The clock is read once per this many bytes: with blocks of 512 bytes, reading it for each block would distort the
+/// figure.
 const LOOK: u64 = 64 << 10;
 
 /// How often the rate at which data are made is measured, and for how long each time.
@@ -76,7 +77,7 @@ impl Device for FileDevice {
     }
 }
 
-/// One request at a time, which the client sleeps over.
+/// One request at a time; the client sleeps until the answer comes.
 impl Device for Client {
     fn read(&mut self, offset: u64, out: &mut [u8]) -> io::Result<()> {
         self.read_at(offset, out)

@@ -57,9 +57,9 @@ pub struct Disturbance {
     pub unfit: bool,
     /// Passes that count.
     pub passes: usize,
-    /// Those of them during which other programs were watched: none in a run that an older version made.
+    /// The passes during which other programs were watched: none in a run of an older version.
     pub watched: usize,
-    /// Those that were disturbed all the same.
+    /// The passes that stayed disturbed after all repeats.
     pub disturbed: usize,
     /// Passes that do not count because they were disturbed, and were repeated.
     pub again: usize,
@@ -69,7 +69,7 @@ pub struct Disturbance {
     pub worst: f64,
 }
 
-/// The share of a figure's passes that may be disturbed: its median is still one of the others.
+/// The share of a figure's passes that may be disturbed: its median is still an undisturbed one.
 pub(crate) const FEW: f64 = 0.2;
 
 impl Run {
@@ -92,7 +92,7 @@ impl Run {
         found.message = (found.disturbed > 0 || all.disturbs()).then(|| {
             let advice = match found.unfit {
                 true => "Measure again while nothing else runs.",
-                false => "No figure has more than a fifth of its passes among them, and a median tolerates that.",
+                false => "At most a fifth of any figure's passes were disturbed, which a median tolerates.",
             };
             format!(
                 "The machine was busy with other programs in {} of {} passes. They used {} % of one processor on average and {} % \
@@ -134,7 +134,7 @@ impl Run {
         asked.filter(|(facility, workload)| failed(facility, workload) && !measured(facility, workload)).collect()
     }
 
-    /// Why this run is not shown in documents; nothing where other programs changed no figure.
+    /// Why this run is not shown in documents; `None` if other programs changed no figure.
     pub fn unfit_for_documents(&self) -> Option<String> {
         let Disturbance { message, unfit, passes, watched, .. } = self.disturbance();
         let unknown = || format!("Other programs were watched in only {watched} of {passes} passes. Measure again.");
@@ -167,7 +167,7 @@ impl RunPlan {
         Self::from(StoredPlan { plan, study: study.map(Box::new) })
     }
 
-    /// The study; nothing where none is repeated.
+    /// The study; `None` if none is repeated.
     pub fn study(&self) -> Option<&Study> {
         self.study.as_deref()
     }
@@ -200,7 +200,7 @@ pub struct FacilityRecord {
     pub name: String,
     /// Its title: `this engine, LUKS2 format, aes-xts-plain64`.
     pub title: String,
-    /// The facility of the same layer without encryption; nothing for one of those.
+    /// The facility of the same layer without encryption; `None` for a baseline.
     pub baseline: Option<String>,
     /// What it does and does not do, in whole sentences.
     pub about: String,
@@ -296,7 +296,7 @@ pub struct Elapsed {
 }
 
 impl Elapsed {
-    /// From `earlier` up to this, where both have the same beginning.
+    /// From `earlier` up to this; both must have the same beginning.
     pub fn since(self, earlier: Self) -> Self {
         Self { seconds: self.seconds - earlier.seconds, cpu_s: (self.cpu_s - earlier.cpu_s).max(0.0) }
     }
@@ -338,9 +338,9 @@ impl Measure {
 pub struct RunFailure {
     /// Name of the facility.
     pub facility: String,
-    /// Name of the workload; nothing where it failed before any.
+    /// Name of the workload; `None` if the failure came before any workload.
     pub workload: Option<String>,
-    /// The round; nothing in the warm-up.
+    /// The round; `None` in the warm-up.
     pub round: Option<usize>,
     /// What was wrong.
     pub error: String,

@@ -25,7 +25,7 @@ pub fn base_name(facility: &str) -> &str {
 /// What to measure, and how thoroughly.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
-    /// What the sizes and the number of passes follow from.
+    /// The level, which determines the sizes and the number of passes.
     pub level: Level,
     /// Share of the full size of the studies' data sets (2.3 GB of files, a file of 3 GB, ...): 1 is all of it.
     pub scale: f64,
@@ -50,13 +50,13 @@ pub struct Plan {
     pub seed: u64,
     /// What is done with the page cache before each pass.
     pub caches: Caches,
-    /// What the study that is repeated asks for; nothing where no study is.
+    /// What the repeated study asks for; `None` if no study is repeated.
     #[serde(skip)]
     pub repeated: Option<PlannedStudy>,
 }
 
 impl Plan {
-    /// What a study asks of this workload; nothing where no study does, and the level decides.
+    /// What a study asks of this workload; `None` if the level decides.
     pub fn parameters(&self, workload: &str) -> Option<&Parameters> {
         self.repeated.as_ref()?.parameters(workload)
     }
@@ -67,7 +67,7 @@ impl Plan {
     }
 }
 
-/// What of a study decides what is done: the rest of it is for reports.
+/// The part of a study that decides what is done. The rest is for reports.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PlannedStudy {
     /// Its name on the command line.
@@ -79,7 +79,7 @@ pub struct PlannedStudy {
 }
 
 impl PlannedStudy {
-    /// What it asks of a workload; nothing where it does not do it.
+    /// What the study asks of a workload; `None` if it does not have the workload.
     pub fn parameters(&self, workload: &str) -> Option<&Parameters> {
         self.workloads.iter().find(|work| work.name == workload).map(|work| &work.parameters)
     }
@@ -148,7 +148,7 @@ impl Backing {
         }
     }
 
-    /// What tells it from the other media of a run.
+    /// What distinguishes it from the other media of a run.
     fn label(&self) -> String {
         self.path().file_name().unwrap_or_default().to_string_lossy().replace(char::is_whitespace, "-")
     }
@@ -160,7 +160,7 @@ impl Plan {
         std::iter::once(&self.backing).chain(&self.more)
     }
 
-    /// The name of a facility on a medium, counted from 0. Nothing where the run has no such medium.
+    /// The name of a facility on a medium, counted from 0. `None` if the run has no such medium.
     pub fn on_medium(&self, facility: &str, medium: usize) -> Option<String> {
         let backing = self.media().nth(medium)?;
         Some(if medium == 0 { facility.to_owned() } else { format!("{facility}{AT}{}", backing.label()) })
@@ -183,7 +183,7 @@ impl Plan {
         self.media().nth(self.medium_of(facility)).unwrap_or(&self.backing)
     }
 
-    /// The plan as it is on one of the media, which comes first there.
+    /// The plan with one of the media as the first.
     pub(crate) fn at_medium(&self, medium: usize) -> Self {
         let mut plan = self.clone();
         if let Some(other) = medium.checked_sub(1).and_then(|other| plan.more.get_mut(other)) {

@@ -1,7 +1,7 @@
 //! What others measured: the figures of five published studies, one value each, as their documents print them.
 //!
 //! `data/published/README.md` names the studies, the columns and the known mismatches inside the documents. The figures
-//! are facts from there: what was lost in them is computed on the floor that shows them.
+//! are facts from there; the floor that shows them computes the losses.
 
 use std::sync::LazyLock;
 
@@ -141,7 +141,7 @@ impl Figure {
         ["suspect", "doubtful"].iter().any(|word| self.note.starts_with(word))
     }
 
-    /// The text in the column of this name; nothing where there is no such column of texts.
+    /// The text in the column of this name; `None` if there is no such column of texts.
     pub fn column(&self, name: &str) -> Option<&str> {
         Some(match name {
             "study" => &self.study,

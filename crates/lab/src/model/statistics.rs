@@ -42,7 +42,7 @@ fn quantile_of_sorted(sorted: &[f64], q: f64) -> f64 {
     low + (high - low) * position.fract()
 }
 
-/// The standard deviation as a share of the mean: 0.03 is 3 %. NaN of fewer than two samples, which show no deviation;
+/// The standard deviation as a share of the mean: 0.03 is 3 %. NaN for fewer than two samples, which show no deviation;
 /// 0 where all samples are 0.
 pub fn relative_deviation(samples: &[f64]) -> f64 {
     let n = samples.len() as f64;
@@ -63,8 +63,8 @@ pub fn outliers(samples: &[f64]) -> Vec<usize> {
     (0..samples.len()).filter(|&i| distances[i] > fence).collect()
 }
 
-/// The 95 % interval of the median by an expanded percentile bootstrap. The same seed gives the same interval; of one
-/// sample it is that sample.
+/// The 95 % interval of the median by an expanded percentile bootstrap. The same seed gives the same interval; for one
+/// sample, the interval is that sample.
 ///
 /// A plain percentile bootstrap is too narrow for few samples: with seven, its interval holds the true median in 88 of
 /// 100 cases. Hesterberg (*What Teachers Should Know About the Bootstrap*, 2015, section 5.3) takes percentiles further
@@ -131,7 +131,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// Of one sample or more; all NaN of none.
+    /// For one sample or more; all NaN without samples.
     pub fn of(samples: &[f64]) -> Self {
         let at = |q| quantile(samples, q);
         Self { min: at(0.0), lower_quartile: at(0.25), median: at(0.5), upper_quartile: at(0.75), max: at(1.0) }
@@ -146,7 +146,7 @@ impl Spread {
 /// The loss against a baseline: 0.12 is 12 %; negative is a gain.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Loss {
-    /// Of pairs, the median loss within a round; of groups, 1 - median / median of the baseline.
+    /// For pairs, the median loss within a round; for groups, 1 - median / median of the baseline.
     pub loss: f64,
     /// Lower end of the interval.
     pub low: f64,
@@ -207,7 +207,7 @@ pub fn loss_of_times(baseline: &[f64], other: &[f64], seed: u64) -> Loss {
 /// 95 %. There it is widened to hold Student's interval of the mean, too: simulated, equality is called a difference in 5 of
 /// 100 cases at most.
 pub fn loss_of_pairs(pairs: &[(f64, f64)], seed: u64) -> Loss {
-    // As logarithms, a loss and the gain that makes up for it are equally far from nothing.
+    // As logarithms, a loss and the gain that makes up for it are equally far from zero.
     let ratios: Vec<f64> = pairs.iter().map(|(base, other)| (other / base).ln()).collect();
     let (mut low, mut high) = median_interval(&ratios, seed);
     if ratios.len() == ENOUGH {
@@ -222,7 +222,7 @@ pub fn loss_of_pairs(pairs: &[(f64, f64)], seed: u64) -> Loss {
     Loss { loss: lost(median(&ratios)), low, high, verdict: LossVerdict::of(pairs.len(), low, high) }
 }
 
-/// The same of times: performance is 1 / time.
+/// The same for times: performance is 1 / time.
 pub fn loss_of_paired_times(pairs: &[(f64, f64)], seed: u64) -> Loss {
     let rates: Vec<(f64, f64)> = pairs.iter().map(|(base, other)| (1.0 / base, 1.0 / other)).collect();
     loss_of_pairs(&rates, seed)
@@ -244,7 +244,7 @@ fn loss_by(baseline: &[f64], other: &[f64], seed: u64, of_medians: impl Fn(f64, 
 mod tests {
     use super::*;
 
-    /// The 97.5 % quantiles and the normal distribution's values of any table.
+    /// The 97.5 % quantiles and the values of the normal distribution, as in any statistical table.
     #[test]
     fn tails_are_those_of_the_tables() {
         for (degrees, quantile) in [(4.0, 2.776), (6.0, 2.447), (10.0, 2.228), (30.0, 2.042)] {

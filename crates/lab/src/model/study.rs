@@ -31,15 +31,15 @@ pub struct Study {
     pub title: String,
     /// What is repeated, and what is not, in whole sentences.
     pub about: String,
-    /// Name of its published figures; nothing where it has none.
+    /// Name of its published figures; `None` if it has none.
     pub published: Option<String>,
     /// How often the study repeated everything; `None` if its document does not say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub passes: Option<usize>,
-    /// What it made of its repetitions.
+    /// How it combined its repetitions.
     #[serde(default)]
     pub average: Average,
-    /// Where its data were; nothing where that makes no difference to its conclusions.
+    /// Where its data were; `None` if that makes no difference to its conclusions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub medium: Option<StudyMedium>,
     /// Whether its data without encryption were on the bare medium, without a server.
@@ -53,7 +53,7 @@ pub struct Study {
     pub standard: StudyExtent,
     /// A smoke test of minutes.
     pub quick: StudyExtent,
-    /// What of its document is repeated, in the document's order.
+    /// The parts of its document that are repeated, in the document's order.
     #[serde(default, rename = "section", skip_serializing_if = "Vec::is_empty")]
     pub sections: Vec<StudySection>,
     /// What is done.
@@ -179,7 +179,7 @@ pub struct Scenario {
 pub struct StudyRow {
     /// For people.
     pub title: String,
-    /// The workload; nothing where only the study has figures.
+    /// The workload; `None` if only the study has figures.
     pub workload: Option<String>,
     /// The operation of the workload.
     #[serde(default)]
@@ -189,10 +189,10 @@ pub struct StudyRow {
     pub series: String,
     /// The place on its axis. Without one, the operation has to have one place only.
     pub x: Option<f64>,
-    /// What of it is shown.
+    /// The part of it that is shown.
     #[serde(default)]
     pub show: ShownPart,
-    /// Which published figures belong here; nothing where the study has none.
+    /// Which published figures belong here; `None` if the study has none.
     pub published: Option<FigureSelector>,
     /// Places on the axis. Each becomes a row, with the place's title instead of `{}` in the row's title and in its selector of
     /// published figures. After reading a study, the list is empty.
@@ -230,7 +230,7 @@ pub enum ShownPart {
 pub struct StudyColumn {
     /// For people.
     pub title: String,
-    /// The facility; nothing where only the study has figures.
+    /// The facility; `None` if only the study has figures.
     pub facility: Option<String>,
     /// Which of the run's media, where it is not that of the table.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -244,7 +244,7 @@ pub struct StudyColumn {
     /// Its series, where rows name none.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub series: String,
-    /// Which published figures belong here; nothing where the study has none.
+    /// Which published figures belong here; `None` if the study has none.
     pub published: Option<FigureSelector>,
     /// Title of the unencrypted column with which the study's losses are compared.
     pub against: Option<String>,
@@ -298,21 +298,21 @@ pub struct ConclusionCheck {
     /// Which of the run's media, counted from 1; the first, where it says nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub medium: Option<usize>,
-    /// Name of the facility that it is compared with; nothing for the same.
+    /// Name of the facility that it is compared with; `None` for the same.
     pub against: Option<String>,
     /// Or facilities, the best of which it is compared with.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub against_best: Vec<String>,
-    /// The workload that it is compared with; nothing for the same.
+    /// The workload that it is compared with; `None` for the same.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub against_workload: Option<String>,
-    /// The operation that it is compared with; nothing for the same.
+    /// The operation that it is compared with; `None` for the same.
     pub against_operation: Option<String>,
-    /// The series that it is compared with; nothing for the same.
+    /// The series that it is compared with; `None` for the same.
     pub against_series: Option<String>,
-    /// The place on the axis that it is compared with; nothing for the same, or for none in another workload.
+    /// The place on the axis that it is compared with; `None` for the same, or for none in another workload.
     pub against_x: Option<f64>,
-    /// The medium that it is compared with; nothing for the same.
+    /// The medium that it is compared with; `None` for the same.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub against_medium: Option<usize>,
     /// The share is at least this.
@@ -334,7 +334,7 @@ impl ConclusionCheck {
 }
 
 impl StudyConclusion {
-    /// What it compares at all.
+    /// Everything that it compares.
     pub fn comparisons(&self) -> impl Iterator<Item = &ConclusionCheck> {
         self.premises.iter().chain(&self.checks)
     }
@@ -353,7 +353,7 @@ impl Study {
         level.choose([self.quick, self.standard, self.thorough])
     }
 
-    /// What of it decides what is done.
+    /// The part of it that decides what is done.
     pub fn planned(&self) -> PlannedStudy {
         let Self { name, facilities, workloads, .. } = self.clone();
         PlannedStudy { name, facilities, workloads }

@@ -39,7 +39,7 @@ pub(crate) fn rate(bytes_per_s: f64) -> String {
     }
 }
 
-/// A share as per cent; a dash for what is no number.
+/// A share as per cent; a dash for anything that is not a number.
 pub(crate) fn percent(share: f64) -> String {
     if !share.is_finite() {
         return "–".into();

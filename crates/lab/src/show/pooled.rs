@@ -30,7 +30,7 @@ pub struct PooledFigure {
     /// Which.
     #[serde(flatten)]
     pub place: CellName,
-    /// In the order of the runs; nothing where a run does not have it.
+    /// In the order of the runs; `None` if a run does not have it.
     pub losses: Vec<Option<Loss>>,
     /// What the machines agree on.
     pub verdict: PooledVerdict,

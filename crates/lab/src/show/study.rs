@@ -19,17 +19,17 @@ use crate::show::summary::{self, Summary};
 /// The model of the processor, as user-mode Linux tells it.
 const USER_MODE_LINUX: &str = "UML";
 
-/// Why a run there has no figures: its system calls and its disk cost what they do nowhere else.
+/// Why a run there has no figures: system calls and disk accesses cost much more than elsewhere.
 const NO_MACHINE: &str =
     "This run was made in user-mode Linux, which shows whether something works, and not how fast it is.";
 
-/// What the reason begins with where an error is one.
+/// The beginning of a reason that is an error.
 pub(crate) const FAILED: &str = "It failed: ";
 
-/// Why a figure is missing where nothing else says so.
+/// Why a figure is missing, if nothing else gives a reason.
 const NONE: &str = "This run has no figure for it.";
 
-/// What a row and a column of a table together are a figure of.
+/// The figure that belongs in a row and a column of a table.
 #[derive(Clone, Copy, Debug)]
 struct Meant<'a> {
     workload: &'a str,
@@ -42,7 +42,7 @@ struct Meant<'a> {
 }
 
 impl<'a> Meant<'a> {
-    /// Nothing where only the study has a figure.
+    /// `None` if only the study has a figure.
     fn of(table: &'a StudyTable, row: &'a StudyRow, column: &'a StudyColumn) -> Option<Self> {
         let either = |row: &'a String, column: &'a String| if row.is_empty() { column } else { row };
         Some(Self {
@@ -77,7 +77,7 @@ pub struct StudyCell<'a> {
     pub workload: Option<&'a str>,
     /// Name of the facility, with its medium where it is not the first.
     pub facility: Option<String>,
-    /// What the figures count, here and there; nothing where the study's could not be converted.
+    /// What the figures count, here and there; `None` if the study's could not be converted.
     pub unit: Option<Unit>,
     /// What was measured here.
     pub here: OwnFigure,
@@ -121,9 +121,10 @@ impl OwnFigure {
 /// A published figure.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PublishedCell {
-    /// In the unit of the cell; nothing where it cannot be converted, is in doubt, or is a time for more than this run did.
+    /// In the unit of the cell; `None` if the figure cannot be converted, is in doubt, or is a time for more work than
+    /// this run did.
     pub value: Option<f64>,
-    /// As it is printed, and whether it looks wrong: a figure in doubt has neither a value nor a loss.
+    /// The figure as printed, and a remark if it looks wrong: a figure in doubt has neither a value nor a loss.
     pub printed: String,
     /// The loss against the study's own figure without encryption; `None` if the figure measures no performance.
     pub loss: Option<f64>,
@@ -161,7 +162,7 @@ fn cell<'a>(
     (!nothing).then_some(StudyCell { row: &row.title, column: &column.title, workload, facility, unit, here, theirs })
 }
 
-/// The published figure and its unit, which is none where it has another one than what was measured.
+/// The published figure and its unit, `None` if the unit differs from that of the measured figure.
 fn published(
     (study, run): (&Study, &Run),
     table: &StudyTable,
@@ -173,7 +174,7 @@ fn published(
     let doubtful = figure.is_doubtful();
     let own = figure.in_our_units();
     let of_all = |unit: Unit| run.plan.scale == 1.0 || !matches!(unit, Unit::Seconds | Unit::CostSeconds);
-    // What it takes to make a volume is a cost here and a time there.
+    // The time to make a volume counts as a cost here, and as a time in the studies.
     let same = |measured: Unit, unit: Unit| measured == unit || (measured, unit) == (Unit::CostSeconds, Unit::Seconds);
     let ours = own.filter(|(_, unit)| measured.is_none_or(|measured| same(measured, *unit) && of_all(measured)));
     let printed = format!("{} {}{}", figure.value, figure.unit, if doubtful { " (suspect)" } else { "" });
@@ -207,7 +208,7 @@ fn printed_loss(figure: &Figure) -> Option<f64> {
     losses_of(std::slice::from_ref(figure)).first().filter(|loss| loss.share_only).map(|loss| loss.loss)
 }
 
-/// This run's figure of a case; anywhere on its axis if no place is named.
+/// This run's figure of a case; if no place is named, at any place on its axis.
 ///
 /// # Errors
 /// Why there is none.
@@ -228,13 +229,13 @@ fn found<'a>(run: &Run, summary: &'a Summary, meant: Meant<'_>) -> Result<&'a su
     all.next().filter(|_| all.next().is_none()).ok_or_else(|| why(run, meant, &facility))
 }
 
-/// Why there is no figure of a medium, counted from 0, that was not measured.
+/// Why there is no figure of a medium that was not measured. `medium` is counted from 0.
 fn no_medium(medium: usize) -> String {
     let number = medium + 1;
     format!("It needs a medium number {number}: name each medium with its own --dir or --device (folders come first).")
 }
 
-/// What of it the row shows.
+/// The value of a cell that the row shows.
 ///
 /// # Errors
 /// Why there is none.
@@ -296,10 +297,10 @@ const BUSY: f64 = 0.1;
 /// The same for the share of the processors' time that a hypervisor took on average.
 const STEAL: f64 = 0.02;
 
-/// Baselines that this program serves, and what is the same without a server in front of it.
+/// Baselines that this program serves, and the same layers without a server.
 const SERVED: &[(&str, &str)] = &[("plain", "loop"), ("plain-files", "folder")];
 
-/// A run that judges what its study concluded.
+/// A run, and the study whose conclusions it judges.
 #[derive(Clone, Copy)]
 struct Here<'a> {
     study: &'a Study,
@@ -307,7 +308,7 @@ struct Here<'a> {
     summary: &'a Summary,
 }
 
-/// A share of performance, and between which ends it lies.
+/// A share of performance, and the ends of its interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Between {
     share: f64,
@@ -316,7 +317,7 @@ struct Between {
 }
 
 impl Between {
-    /// Whether the whole interval meets the check, or none of it; `None` if a part does.
+    /// Whether the interval meets the check as a whole: `None` if only a part of it does.
     fn decides(self, check: &ConclusionCheck) -> Option<bool> {
         let ConclusionCheck { at_least, at_most, .. } = check;
         let within =
@@ -380,7 +381,7 @@ impl<'r> Here<'r> {
         Some(format!("The study's data were {}; this run's are {}.", words(theirs), words(other)))
     }
 
-    /// Whether it holds with the whole of its interval, or fails with the whole of it; and the figure in words.
+    /// Whether the whole interval meets the check, or none of it; and the figure in words.
     fn holds(self, check: &ConclusionCheck) -> (Option<bool>, String) {
         let (own_meant, base_meant) = (Meant::own(check), Meant::base(check));
         let (own, base) = match (self.cell(own_meant), self.base(check, base_meant)) {
@@ -443,9 +444,9 @@ impl<'r> Here<'r> {
         all.into_iter().max_by(|a, b| good(a).total_cmp(&good(b))).ok_or_else(|| NONE.into())
     }
 
-    /// A share of performance with its 95 % interval, and whether it is of too few passes: what takes twice as long has half
-    /// of it. Figures of one workload are compared within their rounds, which other load slows down alike; figures of two were
-    /// measured at different times.
+    /// A share of performance with its 95 % interval, and whether it comes from too few passes. If something takes
+    /// twice as long, its performance is half. Figures of one workload are compared within their rounds, which other
+    /// load slows down alike; figures of two were measured at different times.
     fn share(self, own: &summary::Cell, base: &summary::Cell) -> (Between, bool) {
         let seed = self.run.plan.seed;
         let loss = match (own.workload == base.workload, own.unit) {
@@ -458,8 +459,8 @@ impl<'r> Here<'r> {
         (between, loss.verdict == LossVerdict::TooFew)
     }
 
-    /// Of figures that are not steady, what single samples come to, and that in words: those of one round, or of one workload and
-    /// another at any time.
+    /// For figures that are not steady: the range that single samples span, and a sentence about it. Samples are
+    /// compared within a round, or, if the workloads differ, at any time.
     fn unsteady(self, own: &summary::Cell, base: &summary::Cell, between: Between) -> Option<(Between, String)> {
         let worst = own.relative_deviation.max(base.relative_deviation);
         let of_times = own.unit == Unit::Seconds;
@@ -481,14 +482,14 @@ impl<'r> Here<'r> {
         })
     }
 
-    /// What other load on the machine may have made of it: a program that shares its processors with others may have been
-    /// slowed down by as much as they took.
+    /// The range that is possible because of other load on the machine: sharing processors may have slowed a program
+    /// down by as much as the others used.
     fn disturbed(self, check: &ConclusionCheck, between: Between) -> Option<(Between, String)> {
         let cpus = self.run.machine.cpus.max(1);
         let most = |loads: &mut dyn Iterator<Item = f64>| loads.filter(|busy| busy.is_finite()).fold(0.0, f64::max);
         let passes = self.run.passes.iter().filter(|pass| pass.workload == check.workload && pass.round.is_some());
         let watched: Vec<OtherLoad> = passes.clone().filter_map(|pass| pass.conditions.others).collect();
-        // A run from before passes were watched tells only what happened before it.
+        // In an older run, passes were not watched: only the load before it is known.
         let busy = match watched.is_empty() {
             true => most(&mut self.run.sittings.iter().map(|sitting| sitting.idle_cpu)),
             false => {
@@ -511,8 +512,8 @@ impl<'r> Here<'r> {
         })
     }
 
-    /// What it comes to without the server that is in front of this baseline and was in front of none of the study's: the
-    /// server takes a part of the time with and without encryption, so that less seems to be lost.
+    /// The range without the server in front of this baseline, if the study's baselines had none. A server takes a part
+    /// of the time with and without encryption, so the loss seems smaller.
     fn served(self, own: &summary::Cell, base: Meant<'_>, between: Between) -> Option<(Between, String)> {
         let (served, bare) = SERVED.iter().find(|(served, _)| *served == base.facility)?;
         if !self.study.bare || own.facility.split('@').next() == Some(served) {
@@ -521,7 +522,8 @@ impl<'r> Here<'r> {
         let without = self.cell(Meant { facility: bare, ..base }).ok().map(|bare| self.share(own, bare).0);
         let why = match without {
             Some(without) => format!(
-                "Unlike {served}, the study's baseline had no server in front of it. Against {bare}, which has none, it is {} %.",
+                "Unlike {served}, the study's baseline had no server in front of it. Against {bare}, which has none, \
+                 the figure is {} %.",
                 percent(without.share)
             ),
             None => format!(
@@ -533,13 +535,13 @@ impl<'r> Here<'r> {
 }
 
 impl<'a> Meant<'a> {
-    /// What a check is of.
+    /// The figure that a check is about.
     fn own(check: &'a ConclusionCheck) -> Self {
         let ConclusionCheck { workload, operation, series, x, facility, medium, .. } = check;
         Self { workload, operation, series, x: *x, facility, medium: medium.unwrap_or(1).saturating_sub(1) }
     }
 
-    /// What it is compared with. Another workload has other places and series, too.
+    /// The figure that it is compared with. Another workload has other places and series, too.
     fn base(check: &'a ConclusionCheck) -> Self {
         let own = Self::own(check);
         let same = check.against_workload.is_none();
@@ -555,7 +557,7 @@ impl<'a> Meant<'a> {
 }
 
 impl Meant<'_> {
-    /// Its name beside another: the facility, and everything else in which the two differ.
+    /// Its name beside the other figure: the facility, and all parts in which the two differ.
     fn words(self, other: Self) -> String {
         let x = |x: Option<f64>| x.map(|x| format!("at {x}")).unwrap_or_default();
         let parts = [

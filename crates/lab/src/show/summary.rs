@@ -54,10 +54,10 @@ pub struct Cell {
     pub outliers: Vec<usize>,
     /// Name of the baseline.
     pub baseline: Option<String>,
-    /// What is lost against it: the share of the performance, which is 1 / time where times are measured. Nothing where
-    /// memory or processor time is counted, which are costs and no performance, and where the baseline gave nothing.
+    /// What is lost against it: the share of the performance, which is 1 / time where times are measured. `None` for
+    /// memory and processor time, which are costs and not performance, and if the baseline has no figure.
     pub loss: Option<Loss>,
-    /// Seconds that the processors were busy per 10^9 bytes, median; nothing where no bytes are counted.
+    /// Seconds that the processors were busy per 10^9 bytes, median; `None` if no bytes are counted.
     pub cpu_s_per_gb: Option<f64>,
 }
 
@@ -68,7 +68,7 @@ impl Cell {
     }
 }
 
-/// The values of both in each round that has both: rounds, and a value for each.
+/// The pairs of values from rounds that both have. Each side is a list of rounds and a list of values.
 fn paired(one: (&[Option<usize>], &[f64]), other: (&[Option<usize>], &[f64])) -> Vec<(f64, f64)> {
     let in_round = |(rounds, values): (&[Option<usize>], &[f64]), round| -> Vec<f64> {
         rounds.iter().zip(values).filter(|(r, _)| **r == round).map(|(_, value)| *value).collect()
@@ -154,7 +154,7 @@ fn baseline_of<'a>(run: &'a Run, facility: &str) -> Option<&'a str> {
 /// One case: what it is, its unit, and the figures of each facility.
 type Group<'a> = (Case, Unit, BTreeMap<&'a str, Samples<'a>>);
 
-/// The figures of one facility in one case, in the order of rounds, with these.
+/// The figures of one facility in one case, each with its round, in the order of rounds.
 #[derive(Default)]
 struct Samples<'a>(Vec<(Option<usize>, &'a Measure)>);
 
@@ -258,7 +258,7 @@ fn called(run: &Run, facility: &str) -> String {
 
 fn finding(run: &Run, cell: &Cell) -> Option<String> {
     let Loss { loss, low, high, verdict } = cell.loss.as_ref()?;
-    // Of a gain, the ends change places with the sign.
+    // A gain has the opposite sign, so the ends change places.
     let (verb, [loss, low, high]) = match verdict {
         LossVerdict::Faster => ("gains", [-loss, -high, -low]),
         _ => ("loses", [*loss, *low, *high]),
@@ -410,7 +410,7 @@ fn failed(run: &Run) -> Vec<String> {
             None => !run.workloads.iter().any(|w| lost(&w.name)),
         };
         let doing = failure.workload.as_deref().unwrap_or("setup");
-        // Why is in the failures.
+        // The list of failures has the reasons.
         let then = if passed { " and was measured all the same" } else { "" };
         format!("{} failed in {doing}{then}", failure.facility)
     };
@@ -428,7 +428,10 @@ fn missing_baselines(run: &Run, cells: &[Cell]) -> Vec<String> {
         })
     };
     let sentence = |name: &String| {
-        format!("{name} has no loss: its baseline {} was not measured.", baseline_of(run, name).unwrap_or_default())
+        format!(
+            "The loss of {name} is unknown: its baseline {} was not measured.",
+            baseline_of(run, name).unwrap_or_default()
+        )
     };
     run.plan.on_all_media().iter().filter(lacks).map(sentence).collect()
 }

@@ -367,7 +367,7 @@ fn a_facility_that_fails_does_not_stop_the_others() {
     let state = measured(run(&["w"], 6), &mut Simulation { fails, ..Simulation::new(6) });
     let summary = Summary::of(&state.run);
     assert!(summary.cells.iter().all(|c| c.loss.is_none()) && summary.cells.len() == 4);
-    assert!(summary.warnings.iter().any(|w| w.contains("same has no loss")), "{:?}", summary.warnings);
+    assert!(summary.warnings.iter().any(|w| w.contains("loss of same is unknown")), "{:?}", summary.warnings);
 
     // What it cannot do is no failure.
     let fails = |step: &ScheduledPass| {

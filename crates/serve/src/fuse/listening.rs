@@ -157,7 +157,8 @@ mod tests {
         thread::scope(|scope| {
             for _ in 0..6 {
                 scope.spawn(|| {
-                    // The threads work and wait in turn, and would rest each time; without calls the last ones would rest forever.
+                    // The threads work and wait in turn, and would rest each time. Without calls, the last ones would
+                    // rest forever.
                     for _ in 0..2000 {
                         listening.rest();
                         listening.begin();

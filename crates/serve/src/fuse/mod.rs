@@ -143,10 +143,10 @@ pub fn mount(image: Image, dir: &Path, options: FuseOptions) -> Result<FuseMount
     serve(&new, Box::new(ServedImage::new(image)), options)
 }
 
-/// The options for a store. If each request waits for a disk, the disk is busy only if many requests are under way,
+/// The options for a store. If each request waits for a disk, the disk is busy only if many requests are in flight,
 /// each on its own thread; over io_uring, one thread serves all requests of a processor.
 fn options_for(store: &dyn Store, options: FuseOptions) -> FuseOptions {
-    /// Requests that the kernel itself keeps under way.
+    /// Requests that the kernel itself keeps in flight.
     const DEPTH: usize = 64;
     if !store.bypasses_cache() {
         return options;

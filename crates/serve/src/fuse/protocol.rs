@@ -77,7 +77,7 @@ impl Errno {
         /// The kernel never sends this kind of request again, for any node.
         ENOSYS = Self(38),
         ENOTEMPTY = Self(39), ENODATA = Self(61), EOPNOTSUPP = Self(95),
-        /// The kernel looks the name up again.
+        /// The kernel looks up the name again.
         ESTALE = Self(116),
     }
 

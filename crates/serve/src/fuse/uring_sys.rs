@@ -171,9 +171,9 @@ impl Queue {
     }
 
     fn push(&mut self, entry: squeue::Entry128) -> io::Result<()> {
-        // SAFETY: the descriptors live as long as the ring, and so does the memory that the kernel learns of by a
-        // REGISTER: a slot's, which nothing here looks at while it is the kernel's, and which is given back by `drop` only
-        // if it is not. What else an entry points to is read before `register` returns.
+        // SAFETY: the descriptors live as long as the ring. So does the memory that the kernel learns of by a REGISTER,
+        // which is a slot's: nothing here accesses it while it is the kernel's, and `drop` only frees it when it is
+        // not. Everything else that an entry points to is read before `register` returns.
         unsafe { self.ring.submission().push(&entry) }.map_err(|_| io::ErrorKind::QuotaExceeded.into())
     }
 
@@ -190,7 +190,7 @@ impl Queue {
 
 impl Drop for Queue {
     fn drop(&mut self) {
-        // SAFETY: neither the ring nor, below, any slot's memory is used after this.
+        // SAFETY: after this, neither the ring nor, below, the memory of any slot is used.
         unsafe { ManuallyDrop::drop(&mut self.ring) };
         for slot in &mut self.slots {
             // Leaks memory that the kernel never returned: otherwise the kernel could write to somebody else's memory.
@@ -240,7 +240,8 @@ fn with_len(mut entry: squeue::Entry128, len: u32) -> squeue::Entry128 {
     const LEN_AT: usize = 24;
     const { assert!(size_of::<squeue::Entry128>() == 128) };
     let bytes = std::ptr::from_mut(&mut entry).cast::<u8>();
-    // SAFETY: an entry is a `struct io_uring_sqe` of 128 bytes (`repr(C)`), plain numbers all of it, aligned to 8 bytes.
+    // SAFETY: an entry is a `struct io_uring_sqe` of 128 bytes (`repr(C)`). It consists of plain numbers and is aligned
+    // to 8 bytes.
     unsafe { bytes.add(LEN_AT).cast::<u32>().write(len) };
     entry
 }
@@ -253,7 +254,7 @@ mod tests {
     fn the_length_is_where_the_kernel_looks_for_it() {
         let entry = with_len(opcode::Nop::new().build().into(), 5).user_data(9);
         let plain = std::ptr::from_ref(&entry).cast::<[u32; 32]>();
-        // SAFETY: it has that size and alignment, and no padding.
+        // SAFETY: the type has that size and alignment, and no padding.
         let words = unsafe { &*plain };
         assert_eq!((words[6], words[8]), (5, 9));
     }

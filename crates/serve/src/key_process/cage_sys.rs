@@ -14,7 +14,7 @@ pub fn close_all_but(keep: &[BorrowedFd<'_>]) -> io::Result<()> {
         // The descriptor `u32::MAX` is never one of those to keep.
         let last = if end == u32::MAX { end } else { end.wrapping_sub(1) };
         if begin <= last {
-            // SAFETY: it changes no memory. The caller has no other owner of a descriptor that lives on.
+            // SAFETY: the call changes no memory. The caller guarantees that no closed descriptor still has an owner.
             check(unsafe { libc::syscall(libc::SYS_close_range, begin, last, 0) })?;
         }
     }
@@ -26,14 +26,14 @@ pub fn close_all_but(keep: &[BorrowedFd<'_>]) -> io::Result<()> {
 /// namespace is left out, too: its copies would keep all current mounts alive after they are unmounted outside.
 pub fn unshare() -> io::Result<()> {
     let flags = libc::CLONE_NEWUSER | libc::CLONE_NEWNET | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
-    // SAFETY: it takes no memory; what descriptors mean stays the same.
+    // SAFETY: the call takes no memory, and descriptors keep their meaning.
     check(unsafe { libc::syscall(libc::SYS_unshare, flags) })
 }
 
 /// Ignores these signals. For a handler, the kernel would save a thread's registers on its stack, round keys included.
 pub fn ignore(signals: &[i32]) {
     for signal in signals {
-        // SAFETY: earlier handlers only set flags, which nothing reads any more; this installs none.
+        // SAFETY: earlier handlers only set flags, which nothing reads any more; this call installs no handler.
         unsafe { libc::signal(*signal, libc::SIG_IGN) };
     }
 }

@@ -321,7 +321,7 @@ impl<T: DeserializeOwned + 'static> Locks<T> {
         let (outline, warnings) = (self.of)(&opened);
         if *outline != self.outline {
             io_side.end();
-            return Ok(LockAnswer::Refused("this opens another volume than the locked one".to_owned()));
+            return Ok(LockAnswer::Refused("this opens another volume, not the locked one".to_owned()));
         }
         let client = io_side.opened(self.lost)?;
         // Not every format detects a wrong password. Pending writes would be encrypted with the wrong key.

@@ -49,9 +49,9 @@ pub struct KeyRequest {
     pub order: AtomicU32,
     pub segment: AtomicU32,
     pub len: AtomicU32,
-    /// Where the bytes are, from the beginning of the data.
+    /// Offset of the bytes in the data.
     pub at: AtomicU32,
-    /// Where they belong in the segment, in bytes.
+    /// Offset of the bytes in the segment.
     pub into: AtomicU64,
     pub answer: AtomicU32,
 }
@@ -65,7 +65,7 @@ pub struct Shared {
     fd: OwnedFd,
 }
 
-// SAFETY: it is an address of memory that lives as long as the value; who may use which bytes of it, the methods say.
+// SAFETY: the address is that of memory that lives as long as this value. The methods say who may use which bytes.
 unsafe impl Send for Shared {}
 // SAFETY: as above.
 unsafe impl Sync for Shared {}
@@ -102,8 +102,8 @@ impl Shared {
     /// The request of a slot at this turn.
     pub fn request(&self, slot: usize, turn: usize) -> &KeyRequest {
         assert!(slot < SLOTS && turn < TURNS);
-        // SAFETY: the requests are at the beginning of the mapping, whose alignment is a page; every byte pattern is a value of
-        // atomics, and these may change at any time.
+        // SAFETY: the requests are at the beginning of the mapping, which is aligned to a page. Every byte pattern is a
+        // valid atomic, and atomics may change at any time.
         unsafe { &*self.at.as_ptr().cast::<KeyRequest>().add(slot * TURNS + turn) }
     }
 
@@ -127,9 +127,9 @@ impl Shared {
         if !range.in_registers() {
             return false;
         }
-        // SAFETY: within the mapping, as `place` checks. The other process may write there at any time, and may have another thread
-        // of this one work on the same bytes: what works in registers loads each block and stores it, and neither branches nor
-        // addresses memory by it, so that nothing comes of that but other bytes in the data.
+        // SAFETY: `place` checks that the range is within the mapping. The other process, or another thread of this
+        // one, may write there at any time. A cipher that works in registers loads and stores each block, and neither
+        // branches nor indexes memory by its contents: such a write only changes bytes of the data.
         let run = unsafe { slice::from_raw_parts_mut(self.place(at, len), len) };
         range.carry_out(0, run, &mut []).is_ok()
     }
@@ -142,7 +142,7 @@ impl Shared {
 
     fn place(&self, at: usize, len: usize) -> *mut u8 {
         assert!(at.checked_add(len).is_some_and(|end| end <= DATA));
-        // SAFETY: within the mapping, as was just checked.
+        // SAFETY: the range is within the mapping, as was just checked.
         unsafe { self.at.as_ptr().add(HEAD + at) }
     }
 }
@@ -231,8 +231,9 @@ impl<'a> Slot<'a> {
     /// These bytes of the slot's memory.
     pub fn memory(&mut self, at: usize, len: usize) -> &mut [u8] {
         let at = self.slots.shared.place(self.range(at, len).start, len);
-        // SAFETY: in this process the slot is this value's alone, which is borrowed for as long. The key process, which is trusted with
-        // the keys, touches what a request names, only between that and its answer, while nobody here has this borrow.
+        // SAFETY: in this process, only this value uses the slot, and the result borrows it. The key process is trusted
+        // with the keys. It touches the bytes only between a request that names them and its answer, and meanwhile
+        // nobody here has this borrow.
         unsafe { slice::from_raw_parts_mut(at, len) }
     }
 }
@@ -297,8 +298,9 @@ impl Deref for Room {
 
     fn deref(&self) -> &[u8] {
         let at = self.buffer_pool.shared.place(self.range.start, self.range.len());
-        // SAFETY: nobody else here has this part of the data. The key process, which is trusted with the keys, touches what a request
-        // names, between that and its answer; who asks has borrowed it for as long.
+        // SAFETY: nobody else here has this part of the data. The key process is trusted with the keys. It touches the
+        // bytes only between a request that names them and its answer, and the thread that sent the request has
+        // borrowed them for that time.
         unsafe { slice::from_raw_parts(at, self.range.len()) }
     }
 }

@@ -27,12 +27,12 @@ pub fn apart<T: Send>(work: impl FnOnce() -> T + Send) -> io::Result<T> {
 }
 
 fn leave() -> io::Result<()> {
-    // SAFETY: it takes no memory. All descriptors stay open, here and in the other threads.
+    // SAFETY: the call takes no memory. All descriptors stay open, here and in the other threads.
     if unsafe { libc::unshare(libc::CLONE_FILES) } != 0 {
         return Err(io::Error::last_os_error());
     }
     for number in connections()? {
-        // SAFETY: the table is this thread's alone. The owner of the descriptor is on another thread, where it stays open.
+        // SAFETY: only this thread uses the table. The descriptor's owner is on another thread, where it stays open.
         unsafe { libc::close(number) };
     }
     Ok(())

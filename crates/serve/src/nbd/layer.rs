@@ -87,7 +87,7 @@ impl TlsLayer {
             match incoming.receive(socket, flags)? {
                 Some(0) if self.stopped.load(Ordering::Acquire) => return Ok(Some(0)),
                 Some(0) => {
-                    return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the connection was cut, not ended"));
+                    return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the connection was cut off"));
                 }
                 Some(_) => {}
                 None => {

@@ -165,7 +165,7 @@ impl ServerTls {
         ParsedCertificate::try_from(&self.certificate).is_ok_and(|c| verify_server_name(&c, &name).is_ok())
     }
 
-    /// Starts encryption, after the client was told.
+    /// Starts encryption, after the reply to the client has been sent.
     pub(super) fn start(&self, socket: &Socket, deadline: Deadline) -> io::Result<()> {
         let connection = ServerConnection::new(Arc::clone(&self.config)).map_err(|e| explained(&e))?;
         socket.start_tls(connection.into(), deadline)

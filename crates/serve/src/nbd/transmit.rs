@@ -541,8 +541,8 @@ impl Outbox {
         Ok(())
     }
 
-    /// The position in the buffer for `len` bytes of data, with room for a header before them. The caller then calls
-    /// [`Self::commit`], or leaves the room unused.
+    /// Returns the position in the buffer for `len` bytes of data, with room for a header before them. The caller then
+    /// calls [`Self::commit`], or leaves the room unused.
     fn make_room(&mut self, socket: &Socket, len: usize) -> io::Result<usize> {
         let place = |used: usize| (used + Self::HEADER).next_multiple_of(Aligned::LINE);
         if self.is_full() || (self.used > 0 && place(self.used) + len > self.buffer.len().min(BATCH)) {

@@ -43,8 +43,8 @@ pub(super) fn writers(mut command: Command, image: &str, deadline: Deadline) -> 
         let last = err.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("rbd did not finish").to_owned();
         return Err(unknown(last).into());
     }
-    let told: Status = serde_json::from_str(&out).map_err(|e| unknown(e.to_string()))?;
-    Ok(told.watchers.into_iter().map(|watcher| watcher.address).collect())
+    let status: Status = serde_json::from_str(&out).map_err(|e| unknown(e.to_string()))?;
+    Ok(status.watchers.into_iter().map(|watcher| watcher.address).collect())
 }
 
 /// Checks that there is at most one writer besides earlier ones of this process: its helper, which has just opened the

@@ -104,12 +104,12 @@ impl Image {
         if !ended?.success() {
             return Err(self.not_opened(&err));
         }
-        let told: Value = serde_json::from_str(&out).map_err(io::Error::from)?;
-        self.others(&told, true).map_or(Ok(()), Err)
+        let report: Value = serde_json::from_str(&out).map_err(io::Error::from)?;
+        self.others(&report, true).map_or(Ok(()), Err)
     }
 
     /// The error for another file in qemu-img's report about the image; `outer` marks the top level of the report.
-    fn others(&self, told: &Value, outer: bool) -> Option<Error> {
+    fn others(&self, report: &Value, outer: bool) -> Option<Error> {
         const NAMES: [(&str, &str); 4] = [
             ("backing-filename", "backing file"),
             ("full-backing-filename", "backing file"),
@@ -117,12 +117,12 @@ impl Image {
             ("filename", "extent"),
         ];
         let named = |(key, what): &(&str, &str)| {
-            let name = told.get(key)?.as_str()?;
+            let name = report.get(key)?.as_str()?;
             // The report repeats the name that qemu-img was called with.
             let own = *key == "filename" && (outer || name == self.name());
             (!own).then(|| self.names(what, name))
         };
-        let within = || match told {
+        let within = || match report {
             Value::Object(fields) => fields.values().find_map(|value| self.others(value, false)),
             Value::Array(values) => values.iter().find_map(|value| self.others(value, false)),
             _ => None,

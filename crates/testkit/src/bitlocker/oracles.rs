@@ -45,7 +45,7 @@ pub struct Features {
     pub log: bool,
     /// The state is "decrypted".
     pub decrypted: bool,
-    /// Any other state than "encrypted" and "decrypted": in progress, paused or dirty.
+    /// Any state except "encrypted" and "decrypted": in progress, paused or dirty.
     pub half_way: bool,
     /// Dirty: there is a log at the watermark.
     pub dirty: bool,
@@ -130,7 +130,7 @@ impl Reader {
                 (f.encrypt_on_write, "it knows no encrypt-on-write"),
                 (f.later_recovery && by_recovery && !clear, "it tries one recovery protector alone"),
                 (f.not_ntfs, "it knows NTFS and volumes To Go alone"),
-                (f.clear_alone, "it stops at datums of another version than 1"),
+                (f.clear_alone, "it stops at datums whose version is not 1"),
                 (f.dirty, "it takes the log at the watermark for data"),
             ],
             Self::Pybde => &[

@@ -183,7 +183,7 @@ impl Args {
         let options = self.credentials.is_some() || self.how.given() || self.random_key.random_key;
         if options && !self.kernel {
             return Err(Error::misuse("options that open a volume need --kernel, a VOLUME and a NAME")
-                .hint("Put options for a line of the table or a favourite there."));
+                .hint("For a line of the table or a favourite, put the options there."));
         }
         if self.how.keep_times {
             return Err(Error::misuse("--keep-times does not go with --kernel: the kernel writes to the volume"));

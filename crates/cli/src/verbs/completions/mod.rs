@@ -38,8 +38,8 @@ const ASKED: &str = "CLAVIGER_COMPLETE";
 /// Returns the candidates for a word, besides paths.
 type Words = fn() -> Vec<String>;
 
-/// The candidates by the value's name in `--help`, and by the option, with or without its verb, or for words without an option by the
-/// verb. The first row that fits counts.
+/// The candidates for a value. A value is found by its name in `--help`, by its option, with or without the verb, or,
+/// for a positional argument, by the verb. The first matching row counts.
 const WORDS: &[(&str, &str, Words)] = &[
     ("NAME", "create --format", creatable),
     ("NAME", "--format", formats),
@@ -194,7 +194,7 @@ fn tokens() -> Vec<String> {
     })
 }
 
-/// The candidates from the header of the first word that names a volume with some. Asks for nothing, and reads only the header.
+/// The candidates from the header of the first named volume that has any. Asks for nothing, and reads only the header.
 fn header(of: fn(&HeaderFacts) -> Option<Vec<String>>) -> Vec<String> {
     let in_word = |word: &OsString| of(&facts(word)?);
     shells::words_before().iter().skip(1).find_map(in_word).unwrap_or_default()

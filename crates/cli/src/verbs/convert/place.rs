@@ -224,7 +224,7 @@ impl Target {
         self.state.as_deref().map_or(Ok(()), |path| state.write(path))
     }
 
-    /// Says of a full disk what the `rest` of a file takes.
+    /// If the disk is full, says how much space the `rest` of the file needs.
     pub fn full(&self, error: Error, rest: u64) -> Error {
         full_disk::explained(error, &self.at, rest)
     }
@@ -240,7 +240,8 @@ impl Target {
     pub fn left(&self) -> String {
         match &self.state {
             Some(_) => "Repeat the command with --resume to continue.".to_owned(),
-            None => "The written part is not a complete volume; without --state it cannot be continued.".to_owned(),
+            None => "The written part is not a complete volume; without --state the conversion cannot be continued."
+                .to_owned(),
         }
     }
 

@@ -20,7 +20,8 @@ use crate::terminal::size;
 /// The number of names examined for the newest time.
 const NAMES: usize = 100_000;
 
-/// Smaller differences mean nothing: FAT stores local times, and use without changes to files makes no time inside newer.
+/// Smaller differences mean nothing: FAT stores local times, and a volume that is used without changing a file keeps
+/// all times inside.
 const SLACK: Duration = Duration::from_secs(26 * 3600);
 
 /// The findings that the password of the volume at `path` allows.
@@ -148,8 +149,8 @@ impl Free {
     pub fn finding(self) -> Finding {
         let Self { range, noise, other, .. } = self;
         let sees = format!(
-            "Of the sectors from byte {} on, free in both copies, {} were changed: {noise} decrypt to noise with this password, \
-             {other} to data that could be a file's.",
+            "Of the sectors from byte {} on that are free in both copies, {} were changed. With this password, {noise} decrypt \
+             to noise and {other} to data that could be a file's.",
             range.start,
             noise + other
         );

@@ -80,7 +80,7 @@ impl Args {
         let proof = |e: &Error| named.editor.sealed() || e.advice.as_deref() == Some(&Advice::GiveCredential);
         match repaired(&[]) {
             Err(e) if matches!(e.kind, ErrorKind::Misuse(_)) && proof(&e) => match read() {
-                // The reason why a credential is needed says more than that nobody can be asked.
+                // The reason why a credential is needed is more useful than "nobody can be asked".
                 Err(nobody) if matches!(nobody.kind, ErrorKind::Misuse(_)) && !self.credentials.given() => Err(e),
                 read => read?.open(repaired),
             },

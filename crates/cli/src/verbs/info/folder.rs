@@ -68,7 +68,7 @@ pub fn run(open: &OpenArgs, inside: Option<&OsStr>, json: bool) -> anyhow::Resul
     let warnings = claviger_engine::trees::Tree::warnings(&tree);
     warnings.iter().for_each(|w| output::warn(w));
     let signatures = tree.signatures();
-    // Files for another key are no damage.
+    // Files for another key are not damaged.
     let damaged = survey.problems.iter().any(|problem| !problem.other_key);
     output::print(&FolderInfo { path, format: format.name(), signatures, survey, beside, warnings }, json)?;
     if damaged { Err(Silent::damaged().into()) } else { Ok(()) }

@@ -101,7 +101,7 @@ fn meant<T: Copy>(words: &[Word<T>], word: &str) -> Option<T> {
     words.get(named.or(number)?).map(|(_, value, _)| *value)
 }
 
-/// The word that an initial stands for where the answer is yes or no, as in every other question of this program.
+/// `yes` for `y` and `no` for `n`: as everywhere in this program, an initial is enough.
 fn whole(answer: &str) -> &str {
     match answer {
         "y" | "Y" => "yes",

@@ -35,7 +35,7 @@ pub struct Args {
     /// Also show figures of published studies that measured the same or something similar. A page always shows them
     #[arg(long)]
     published: bool,
-    /// Show two runs side by side, like three or more: what each facility loses in each run
+    /// Show two runs as three or more are shown: each facility's loss in each run, side by side
     #[arg(long, conflicts_with_all = ["least", "fail_on_slower", "html", "published", "raw", "study", "markdown"])]
     together: bool,
     /// With two runs: the smallest change that is reported, in per cent [default: 3]

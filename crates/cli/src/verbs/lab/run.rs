@@ -136,7 +136,7 @@ enum Preset {
 
 /// Runs the verb.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    // First of all: threads and processes that were started before would use all of them.
+    // This comes first: threads and processes started before it would use all processors.
     args.processors.map_or(Ok(()), machine::use_only)?;
     let program = std::env::current_exe()?;
     let catalogue = Catalogue::load(args.peers.as_deref())?;
@@ -216,7 +216,8 @@ impl Args {
         })
     }
 
-    /// The command that continues the run in this folder: with as many processors, or it could not be compared.
+    /// The command that continues the run in this folder. It uses the same number of processors, which keeps figures
+    /// comparable.
     fn resuming(&self, folder: &Path) -> String {
         let processors = self.processors.map(|count| ["--processors".to_owned(), count.to_string()]);
         let processors = processors.iter().flatten().map(OsStr::new);

@@ -271,8 +271,8 @@ pub fn all(question: &str, texts: &[&str]) -> Vec<Value> {
 /// Runs the program on a terminal of its own, where `steps` are played. Output, exit code, and whether the terminal echoes.
 pub fn on_terminal(steps: Value, args: &[&str]) -> Option<(String, i64, bool)> {
     let mut command = terminal::played(steps)?;
-    let told = tools::run(command.arg(env!("CARGO_BIN_EXE_claviger")).args(args)).stdout;
-    let told: Value = serde_json::from_slice(&told).expect("JSON");
-    let text = told["output"].as_str().expect("text").replace("\r\n", "\n");
-    Some((text, told["code"].as_i64().expect("a code"), told["echo"].as_bool().expect("yes or no")))
+    let json = tools::run(command.arg(env!("CARGO_BIN_EXE_claviger")).args(args)).stdout;
+    let json: Value = serde_json::from_slice(&json).expect("JSON");
+    let text = json["output"].as_str().expect("text").replace("\r\n", "\n");
+    Some((text, json["code"].as_i64().expect("a code"), json["echo"].as_bool().expect("yes or no")))
 }

@@ -365,9 +365,9 @@ fn misbehaves(socket: &Path, random: &mut Random, patiently: bool) -> std::io::R
         return (0..2000).try_for_each(|_| stream.write_all(&option(3, 0, b"")));
     }
     stream.write_all(&option(1, 0, b""))?;
-    let mut told = [0; 10];
-    stream.read_exact(&mut told)?;
-    let end = u64::from_be_bytes(*told.first_chunk().expect("8 bytes"));
+    let mut export = [0; 10];
+    stream.read_exact(&mut export)?;
+    let end = u64::from_be_bytes(*export.first_chunk().expect("8 bytes"));
     // Behind everybody's place.
     let free = (CLIENTS * REGION) as u64;
     match kind {

@@ -621,11 +621,11 @@ impl Stage {
         if ended.status.success() {
             self.is_new(at).map_err(|e| wrong("a success that is none", e))?;
             // The user is warned of a change that may not be durable, unless it is made again.
-            let told = fault.harmless()
+            let justified = fault.harmless()
                 || ended.err.contains("warning")
                 || ended.after.contains(&call)
                 || call.starts_with("unlink");
-            return if told { Ok(true) } else { Err(wrong("a success", String::new())) };
+            return if justified { Ok(true) } else { Err(wrong("a success", String::new())) };
         }
         if fault.harmless() {
             return Err(wrong("it is to be invisible", String::new()));

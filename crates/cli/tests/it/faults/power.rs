@@ -1,6 +1,6 @@
 //! Power loss below a mounted volume, and below the file system that volumes lie on: a real kernel writes the log of its disk
-//! (dm-log-writes in user-mode Linux), and the disk is examined as it may be after any request. What a program was told to be on the
-//! disk is there, and what is changed is old or new.
+//! (dm-log-writes in user-mode Linux), and the disk is examined as it may be after any request. Data that a flush reported as
+//! written are there, and data being changed are old or new.
 
 use std::fs;
 use std::path::Path;

@@ -328,6 +328,6 @@ fn no_core_is_dumped_and_nobody_looks_in() {
     let mut command = Command::new("setpriv");
     command.args(["--reuid", "65534", "--clear-groups", env!("CARGO_BIN_EXE_claviger"), "serve", "--password-file"]);
     command.args([&*folder.password, "--socket", &folder.str("s"), &volume, "--run", "stat -c %u /proc/$PPID/mem"]);
-    let told = done(command.stdin(Stdio::null()).output().expect("it ends")).succeeds();
-    assert_eq!(told.text(), "0\n");
+    let owner = done(command.stdin(Stdio::null()).output().expect("it ends")).succeeds();
+    assert_eq!(owner.text(), "0\n");
 }

@@ -139,8 +139,8 @@ fn a_copy_without_all_names_is_no_success() {
     let info = || run(["info", "--password-file", &folder.password, &lower]);
     assert!(!info().succeeds().text().contains("cannot be read"));
     fs::write(folder.path("lower/a name in clear"), "of somebody else").expect("a file");
-    let told = info().fails(4, &[]).text();
-    assert!(told.contains("1 cannot be read"), "{told}");
+    let text = info().fails(4, &[]).text();
+    assert!(text.contains("1 cannot be read"), "{text}");
     run(["convert", "--raw", "--password-file", &folder.password, &lower, &copy]).fails(4, &["keep the source"]);
     assert_eq!(fs::read(folder.path("copy/Documents/letter.txt")).expect("the rest is there"), b"dear reader");
 }
@@ -201,8 +201,8 @@ fn what_was_copied_before_its_source_became_unreadable_stays() {
     let source = &stored(&folder.path("lower"))[0];
     fs::File::options().write(true).open(source).and_then(|file| file.set_len(8192 + 3 * 4096)).expect("cut short");
     for (name, len) in copies {
-        let told = convert(&["--resume"], &folder.str(name)).fails(4, &["keep the source"]).text();
-        assert!(told.contains("big.bin (") && told.contains("the copy of the earlier run stays"), "{told}");
+        let text = convert(&["--resume"], &folder.str(name)).fails(4, &["keep the source"]).text();
+        assert!(text.contains("big.bin (") && text.contains("the copy of the earlier run stays"), "{text}");
         assert!(fs::read(letter(name)).expect("it stays") == big[..len], "{name}");
         assert_eq!(fs::read(folder.path(name).join("Documents/letter.txt")).expect("a copy"), b"dear reader");
     }
@@ -274,7 +274,7 @@ fn damage_is_found_and_what_is_left_is_saved() {
         all.iter().find(|file| file["path"].as_str().is_some_and(|path| path.ends_with(name))).cloned()
     };
     let there = 6 * 4096 + 96;
-    let cut = of("big.bin").expect("it is told of");
+    let cut = of("big.bin").expect("it is named");
     assert_eq!((cut["copied"].as_u64(), cut["lost"].as_u64()), (Some(there), Some(0)), "{cut}");
     assert!(fs::read(folder.path("out/Documents/old letters/big.bin")).expect("a copy") == big[..there as usize]);
     assert_eq!(saved["salvaged"].as_array().map(Vec::len), Some(if folder.path("out/same").exists() { 2 } else { 3 }));

@@ -85,10 +85,10 @@ fn the_command_that_mounts_a_new_volume_is_told_where_a_password_is_enough() {
     let made = |more: &[&str]| {
         let how =
             ["create", "--quick", "--size", "2M", "--filesystem", "fat", "--format", "TrueCrypt", "--hash", "SHA-512"];
-        let told =
+        let done =
             run([&how[..], &["--password-file", &folder.password, "--force", "--yes"], more, &[&*volume]].concat())
                 .succeeds();
-        told.text().lines().last().expect("a line").to_owned()
+        done.text().lines().last().expect("a line").to_owned()
     };
     assert_eq!(made(&[]), format!("To mount it: claviger mount '{volume}'"));
     let keyfile = folder.str("key");

@@ -32,7 +32,7 @@ fn published_figures_are_looked_through() {
 const ANSWERS: [&str; 8] = ["--for", "external", "--share-with", "windows,macos", "--threat", "theft", "--root", "no"];
 
 /// A recommendation without its measurements, which are never the same twice.
-fn told(text: &str) -> Value {
+fn recommendation(text: &str) -> Value {
     let from = text.find('{').unwrap_or_else(|| panic!("no JSON in {text}"));
     let mut json: Value = serde_json::from_str(&text[from..]).unwrap_or_else(|e| panic!("{e}: {text}"));
     json.as_object_mut().expect("an object").remove("measured");
@@ -41,7 +41,7 @@ fn told(text: &str) -> Value {
 
 #[test]
 fn questions_and_options_give_the_same_answer() {
-    let by_options = told(&run(["lab", "recommend", "--json"].iter().chain(&ANSWERS)).succeeds().text());
+    let by_options = recommendation(&run(["lab", "recommend", "--json"].iter().chain(&ANSWERS)).succeeds().text());
     assert_eq!(by_options["first"]["name"], "VeraCrypt");
     // By words, by numbers, and after an answer that is none.
     for answers in [["windows, macos", "external", "theft", "no"], ["2,3", "4", "1", "2"]] {
@@ -59,7 +59,7 @@ fn questions_and_options_give_the_same_answer() {
         command.arg(env!("CARGO_BIN_EXE_claviger")).arg(&out);
         let ended: Value = serde_json::from_slice(&tools::run(&mut command).stdout).expect("JSON");
         assert_eq!(ended["code"], 0, "{ended}");
-        assert_eq!(told(&std::fs::read_to_string(&out).expect("a file")), by_options, "{answers:?}");
+        assert_eq!(recommendation(&std::fs::read_to_string(&out).expect("a file")), by_options, "{answers:?}");
     }
 }
 
@@ -168,8 +168,8 @@ fn two_runs_are_compared() {
     let text = report(&[&old, &slower]).succeeds().text();
     assert!(text.contains("Of 4 figures 2 became slower") && text.contains("-12.5"), "{text}");
     report(&[&old, &slower, "--fail-on-slower", "20"]).succeeds();
-    let told = report(&[&old, &slower, "--fail-on-slower", "10%"]).fails(1, &[]);
-    assert!(told.text().contains("-12.5"), "it is told before it fails: {told:?}");
+    let failed = report(&[&old, &slower, "--fail-on-slower", "10%"]).fails(1, &[]);
+    assert!(failed.text().contains("-12.5"), "the report is printed before it fails: {failed:?}");
     report(&[&old, &slower, "--fail-on-slower", "5", "--least", "15"]).succeeds();
 
     let json = report(&[&old, &slower, "--json"]).succeeds().json();
@@ -203,7 +203,7 @@ fn published_losses_stand_beside_a_run() {
         run(["lab", "recommend", "--json", "--run", &path].iter().copied().chain(ANSWERS).chain(["--root", "yes"]));
     with_run.fails(1, &["--root"]);
     let args = ["--for", "laptop", "--share-with", "linux", "--threat", "theft", "--root", "yes"];
-    let told = run(["lab", "recommend", "--run", &path].iter().copied().chain(args)).succeeds().text();
-    let flat = told.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(flat.contains("On this machine it loses 20.0 % against its baseline, the median of 2 figures"), "{told}");
+    let text = run(["lab", "recommend", "--run", &path].iter().copied().chain(args)).succeeds().text();
+    let flat = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(flat.contains("On this machine it loses 20.0 % against its baseline, the median of 2 figures"), "{text}");
 }

@@ -44,7 +44,7 @@ fn what_the_kernel_encrypts_is_checked_and_measured_in_user_mode_linux() {
         let measures = pass["measures"].as_array().expect("a list");
         assert!(measures.len() == 2 && measures.iter().all(|m| m["value"].as_f64() > Some(0.0)), "{pass:#}");
     }
-    // eCryptfs has no direct I/O, and its baseline may: a reader is told.
+    // eCryptfs has no direct I/O, and its baseline may have it: the report says so.
     let notes: Vec<&str> = run["notes"].as_array().expect("a list").iter().filter_map(Value::as_str).collect();
     assert!(notes.iter().any(|note| note.starts_with("eCryptfs cannot bypass the page cache")), "{notes:?}");
 }
@@ -58,8 +58,8 @@ fn a_lab_of_another_kernel_leaves_this_one_alone() {
     let script = format!("modprobe fuse; {program} lab check --size 8M --dir {dir} plain");
     let Some(outcome) = uml::run(&script, &[], 200) else { return };
     assert!(own.path().exists(), "{}", outcome.output);
-    let told = format!("{} belongs to a lab of another system", own.path().display());
-    assert!(outcome.status == 0 && outcome.output.contains(&told), "{}", outcome.output);
+    let line = format!("{} belongs to a lab of another system", own.path().display());
+    assert!(outcome.status == 0 && outcome.output.contains(&line), "{}", outcome.output);
 }
 
 /// A loop device with sectors of 4096 bytes, as many disks have them. It is detached when this is dropped.

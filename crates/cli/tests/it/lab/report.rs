@@ -116,7 +116,12 @@ fn three_runs_are_told_side_by_side() {
     fs::write(&empty, serde_json::to_string(&Run { passes: Vec::new(), ..run() }).expect("JSON")).expect("the run");
     let empty = empty.to_str().expect("a path");
     let text = printed(&[path, path, path]);
-    assert!(text.contains("Machine 3: ") && text.contains("slower on all machines in 2"), "{text}");
+    assert!(
+        text.contains("Machine 3: ")
+            && text.contains("In 2 of")
+            && text.contains("encryption is slower on all machines"),
+        "{text}"
+    );
     assert_eq!(text, printed(&[path, path, path, "--together"]));
     let json: serde_json::Value = serde_json::from_str(&printed(&[path, path, path, "--json"])).expect("JSON");
     let len = |field: &str| json[field].as_array().map(Vec::len);

@@ -97,9 +97,9 @@ fn the_list_says_what_can_be_measured() {
 #[test]
 fn a_plan_is_told_and_one_that_makes_no_sense_is_refused() {
     let bench = Bench::new();
-    let told = bench.finish(bench.lab("--standard --dry-run --facility nbd/luks2 --workload dd")).succeeds();
-    assert!(told.err.contains("facilities: plain-nbd, nbd/LUKS2"), "the baseline comes by itself: {}", told.err);
-    assert!(told.err.contains("this takes about"), "{}", told.err);
+    let plan = bench.finish(bench.lab("--standard --dry-run --facility nbd/luks2 --workload dd")).succeeds();
+    assert!(plan.err.contains("facilities: plain-nbd, nbd/LUKS2"), "the baseline comes by itself: {}", plan.err);
+    assert!(plan.err.contains("this takes about"), "{}", plan.err);
     let sweep = bench.finish(bench.lab("--preset sweep --dry-run")).succeeds();
     assert!(sweep.err.contains("plain-nbd, nbd/TrueCrypt, nbd/TrueCrypt:Serpent"), "{}", sweep.err);
     assert!(sweep.err.contains("workloads: dd\n"), "{}", sweep.err);
@@ -290,8 +290,8 @@ fn a_peer_that_fails_half_way_is_reported_and_does_not_stop_the_others() {
     }
     let failures = list(&report["run"], "failures");
     assert!(!failures.is_empty() && failures.iter().all(|f| f["facility"] == "breaks"), "{failures:?}");
-    let told = failures[0]["error"].as_str().expect("an error");
-    assert!(told.contains("no such thing") && told.contains("open.sh"), "{told}");
+    let error = failures[0]["error"].as_str().expect("an error");
+    assert!(error.contains("no such thing") && error.contains("open.sh"), "{error}");
     assert!(done.err.contains("no such thing"), "{}", done.err);
     let warnings = report["summary"]["warnings"].to_string();
     assert!(warnings.contains("breaks failed in"), "{warnings}");
@@ -352,8 +352,8 @@ fn a_study_is_repeated_and_resumed() {
         return tools::skip("no /dev/fuse").unwrap_or_default();
     }
     let bench = Bench::new();
-    let told = bench.finish(bench.lab("--study tresorsgx --dry-run")).succeeds();
-    assert!(told.err.contains("the study: TresorSGX") && told.err.contains("volumes of 64"), "{}", told.err);
+    let plan = bench.finish(bench.lab("--study tresorsgx --dry-run")).succeeds();
+    assert!(plan.err.contains("the study: TresorSGX") && plan.err.contains("volumes of 64"), "{}", plan.err);
     bench.finish(bench.lab("--study nothing --dry-run")).fails(1, &["no study called nothing", "tresorsgx"]);
 
     let out = bench.path("out");
@@ -382,8 +382,8 @@ fn a_study_is_repeated_and_resumed() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../lab/data/studies");
     fs::write(&own, fs::read_to_string(folder.join("tresorsgx.toml")).expect("there").replace("(2016)", "(mine)"))
         .expect("written");
-    let told = bench.finish(bench.lab(&format!("--study {} --dry-run", own.display()))).succeeds();
-    assert!(told.err.contains("hdparm and dd (mine)"), "{}", told.err);
+    let plan = bench.finish(bench.lab(&format!("--study {} --dry-run", own.display()))).succeeds();
+    assert!(plan.err.contains("hdparm and dd (mine)"), "{}", plan.err);
 
     let journal = out.join("run.jsonl");
     let lines = fs::read_to_string(&journal).expect("a journal");
@@ -396,11 +396,11 @@ fn a_study_is_repeated_and_resumed() {
     bench.finish(command).succeeds();
     let again = fs::read_to_string(out.join("study.csv")).expect("the tables");
     assert_eq!(again.lines().count(), cells.lines().count());
-    let told = run([&"lab" as &dyn AsRef<std::ffi::OsStr>, &"report", &out, &"--csv", &"--study"].map(AsRef::as_ref))
+    let table = run([&"lab" as &dyn AsRef<std::ffi::OsStr>, &"report", &out, &"--csv", &"--study"].map(AsRef::as_ref))
         .succeeds();
     // JSON may read the last digit of a number differently.
     let but_digits = |text: &str| text.replace(|c: char| c.is_ascii_digit() || c == '.', "");
-    assert_eq!(but_digits(&told.text()), but_digits(&again));
+    assert_eq!(but_digits(&table.text()), but_digits(&again));
 }
 
 /// Each says how long each of its sizes takes; a small part of it fills its tables, and those of all make the page that

@@ -140,7 +140,7 @@ fn what_goes_wrong_with_a_folder_is_told_with_the_same_words_and_codes() {
             assert!(isolated.out.is_empty() && !place.mounted(&mounted.dir));
         }
     }
-    // Nothing shows whether the password is right, and the user is told so here, too.
+    // Nothing shows whether the password is right. The user gets a warning here, too.
     let nothing = |more: &[&str]| {
         let how = ["mount", "--format", "eCryptfs", "--password-file", &wrong];
         let said = place.run(how.iter().chain(more).chain(&[&*empty, &mounted.dir])).succeeds();

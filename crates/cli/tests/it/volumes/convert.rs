@@ -248,7 +248,7 @@ fn an_unfinished_conversion_says_how_to_go_on_and_how_to_begin_anew() {
     let bytes = image(&folder, "an image", 160 << 20);
     let (from, volume) = (folder.str("an image"), folder.str("v.tc"));
     let args = to_truecrypt(&folder, &["--raw-source", &from, &volume]);
-    let told = || {
+    let offered = || {
         interrupted(&args, &folder.path("v.tc.part.json"), "-KILL");
         let said = run(args.iter().filter(|arg| **arg != "--json")).fails(1, &["has not been finished"]).err;
         let commands: Vec<String> =
@@ -260,12 +260,12 @@ fn an_unfinished_conversion_says_how_to_go_on_and_how_to_begin_anew() {
         let command = format!("claviger() {{ {} \"$@\"; }}; {command}", env!("CARGO_BIN_EXE_claviger"));
         done(Command::new("setsid").args(["--wait", "sh", "-ec", &command]).output().expect("a shell")).succeeds()
     };
-    let (resume, _) = told();
+    let (resume, _) = offered();
     assert!(resume.starts_with("claviger convert ") && resume.contains(" --resume "), "{resume}");
     shell(&resume);
     assert!(plaintext(&folder, &volume) == bytes);
     fs::remove_file(&volume).expect("removed");
-    let (_, anew) = told();
+    let (_, anew) = offered();
     shell(&anew);
     run(&args).succeeds();
     assert!(plaintext(&folder, &volume) == bytes);

@@ -69,9 +69,9 @@ fn what_opens_is_told_and_no_password_is_shown() {
         let path = volume(&folder, &format!("{n}.tc"), opens);
         let (code, json) = explained(&path, given, &[]);
         assert_eq!((code, json["opens"]["with"].as_str()), (0, Some(with)), "{json:#}");
-        let told = format!("{json} {}", explain(&path, given, &HINTS).text());
-        assert!(told.contains(words), "{told}");
-        assert!(!told.contains(opens.trim()) && !told.contains(given.trim()), "{told}");
+        let text = format!("{json} {}", explain(&path, given, &HINTS).text());
+        assert!(text.contains(words), "{text}");
+        assert!(!text.contains(opens.trim()) && !text.contains(given.trim()), "{text}");
     }
 }
 
@@ -116,14 +116,14 @@ fn what_opens_ends_with_the_command_that_mounts_it() {
     let create = ["create", "--quick", "--size", "1M", "--password-file", &folder.password, "--keyfile", &key, &path];
     run(create.iter().chain(&HINTS)).succeeds();
     let explain = ["explain", "--password-file", &folder.password, "--keyfile", &key, "--hash", "SHA-512", &path];
-    let told = run(explain).succeeds().text();
-    let last = told.lines().last().expect("a command").trim().to_owned();
-    assert!(last.starts_with("claviger mount ") && last.ends_with(&format!("'{path}'")), "{told}");
+    let text = run(explain).succeeds().text();
+    let last = text.lines().last().expect("a command").trim().to_owned();
+    assert!(last.starts_with("claviger mount ") && last.ends_with(&format!("'{path}'")), "{text}");
     // So does the one that shows its properties.
-    let info = told.lines().map(str::trim).find(|line| line.starts_with("claviger info ")).expect("a command");
+    let info = text.lines().map(str::trim).find(|line| line.starts_with("claviger info ")).expect("a command");
     let password = format!("--password-file={}", folder.password);
     for option in [format!("--keyfile={key}"), password, "--hash=SHA-512".to_owned(), "--format=TrueCrypt".to_owned()] {
-        assert!(last.contains(&option) && info.contains(&option), "{option}: {told}");
+        assert!(last.contains(&option) && info.contains(&option), "{option}: {text}");
     }
     // The same words open it.
     let opens = |mount: &str| {
@@ -137,25 +137,25 @@ fn what_opens_ends_with_the_command_that_mounts_it() {
     fs::copy(&key, folder.path("keys/right")).expect("copied");
     fs::write(folder.path("keys/wrong"), "another keyfile").expect("a file");
     let with = |key| [&["explain", "--password-file", &folder.password, "--keyfile", key][..], &HINTS].concat();
-    let told = run([with(&keys), vec![&*path]].concat()).succeeds().text();
-    let last = told.lines().last().expect("a command").trim();
+    let text = run([with(&keys), vec![&*path]].concat()).succeeds().text();
+    let last = text.lines().last().expect("a command").trim();
     assert!(
         last.starts_with("claviger mount ") && last.contains("keys/right") && !last.contains("keys/wrong"),
-        "{told}"
+        "{text}"
     );
-    assert!(told.contains("Omit the keyfile") && told.contains("keys/wrong"), "{told}");
+    assert!(text.contains("Omit the keyfile") && text.contains("keys/wrong"), "{text}");
     opens(last);
     // What did not open it is left out.
     let wrong =
         ["--password-file", &folder.password, "--keyfile", &key, "--format", "TrueCrypt", "--hash", "Whirlpool"];
-    let told = run(["explain"].iter().chain(&wrong).chain(&[&*path])).succeeds().text();
-    let last = told.lines().last().expect("a command").trim();
-    assert!(last.contains("--keyfile") && !last.contains("Whirlpool"), "{told}");
+    let text = run(["explain"].iter().chain(&wrong).chain(&[&*path])).succeeds().text();
+    let last = text.lines().last().expect("a command").trim();
+    assert!(last.contains("--keyfile") && !last.contains("Whirlpool"), "{text}");
     // With a damaged header there are more commands, and each opens it.
     overwrite(&path, 0, &Random::new(3).bytes(512));
-    let told = run([with(&key), vec![&*path]].concat()).succeeds().text();
-    let commands: Vec<_> = told.lines().map(str::trim).filter(|line| line.starts_with("claviger ")).collect();
-    assert!(commands.len() > 2 && commands.iter().all(|line| line.contains(&format!("--keyfile={key}"))), "{told}");
+    let text = run([with(&key), vec![&*path]].concat()).succeeds().text();
+    let commands: Vec<_> = text.lines().map(str::trim).filter(|line| line.starts_with("claviger ")).collect();
+    assert!(commands.len() > 2 && commands.iter().all(|line| line.contains(&format!("--keyfile={key}"))), "{text}");
 }
 
 #[test]

@@ -52,8 +52,8 @@ fn made(folder: &Folder) -> Option<Made> {
 fn it_says_what_it_is_and_opens() {
     let folder = Folder::new();
     let Some(Made { image, plain, path }) = made(&folder) else { return };
-    let told = run(["identify", &path]).succeeds().text();
-    assert!(told.contains("mac.img: FileVault2\n"), "{told}");
+    let text = run(["identify", &path]).succeeds().text();
+    assert!(text.contains("mac.img: FileVault2\n"), "{text}");
     let password = ["--password-file", &folder.password];
     let with = |verb: &[&str], more: &[&str]| run(verb.iter().chain(&password).chain(&[path.as_str()]).chain(more));
     let info = with(&["info", "--json"], &[]).succeeds().json();

@@ -360,12 +360,12 @@ fn json_errors_are_one_line_with_one_object() {
     let volume = folder.volume("v.tc", "1M", &[]);
     let done = run_with(b"wrong", ["info", "--json", "--truecrypt", "--password-file", "-", &volume]).fails(2, &[]);
     assert!(done.out.is_empty());
-    let told: serde_json::Value = serde_json::from_str(&done.err).expect("JSON");
+    let json: serde_json::Value = serde_json::from_str(&done.err).expect("JSON");
     assert_eq!(
-        (told["error"]["kind"].as_str(), told["error"]["exit_code"].as_u64()),
+        (json["error"]["kind"].as_str(), json["error"]["exit_code"].as_u64()),
         (Some("wrong-credential"), Some(2))
     );
-    assert!(told["error"]["message"].as_str().is_some_and(|m| m.contains("v.tc")));
+    assert!(json["error"]["message"].as_str().is_some_and(|m| m.contains("v.tc")));
     assert_eq!(done.err.lines().count(), 1);
 }
 
@@ -684,8 +684,8 @@ fn reading_changes_nothing() {
 #[test]
 fn misuse_is_json_too_if_json_was_asked_for() {
     for words in [&["info", "--json", "--bogus"][..], &["info", "--json"]] {
-        let told = run(words).fails(1, &["exit_code"]);
-        let error: serde_json::Value = serde_json::from_str(&told.err).expect("one object");
+        let done = run(words).fails(1, &["exit_code"]);
+        let error: serde_json::Value = serde_json::from_str(&done.err).expect("one object");
         assert_eq!((&error["error"]["kind"], &error["error"]["exit_code"]), (&"misuse".into(), &1.into()));
     }
 }
@@ -738,17 +738,17 @@ fn what_is_told_of_a_volume_without_a_header_opens_it() {
     ] {
         let create = ["create", "--format", "plain", "--cipher", cipher, "--size", "1M", "--json"];
         let made = run([&create[..], &password, &[&path]].concat()).succeeds().json();
-        let told = made["opened_with"].as_array().expect("a list").iter().filter_map(|option| option.as_str());
-        let told: Vec<&str> = told.collect();
-        let plaintext = run([&["cat"][..], &told, &password, &[&path]].concat()).succeeds().out;
-        let other: Vec<_> = told.iter().filter(|option| !option.starts_with("--cipher")).copied().collect();
+        let options = made["opened_with"].as_array().expect("a list").iter().filter_map(|option| option.as_str());
+        let options: Vec<&str> = options.collect();
+        let plaintext = run([&["cat"][..], &options, &password, &[&path]].concat()).succeeds().out;
+        let other: Vec<_> = options.iter().filter(|option| !option.starts_with("--cipher")).copied().collect();
         let by_other = run([&["cat", "--cipher", same][..], &other, &password, &[&path]].concat()).succeeds().out;
-        assert!(plaintext == by_other, "{told:?}");
+        assert!(plaintext == by_other, "{options:?}");
         fs::remove_file(&path).expect("removed");
     }
     let create = ["create", "--format", "loop-AES", "--cipher", "aes", "--size", "1M", "--json"];
     let made = run([&create[..], &["--fresh-keyfile", &keys], &password, &[&path]].concat()).succeeds().json();
-    let told = made["opened_with"].as_array().expect("a list").iter().filter_map(|option| option.as_str());
-    let open = [&["cat"][..], &told.collect::<Vec<_>>(), &["--keyfile", &keys], &password, &[&path]].concat();
+    let options = made["opened_with"].as_array().expect("a list").iter().filter_map(|option| option.as_str());
+    let open = [&["cat"][..], &options.collect::<Vec<_>>(), &["--keyfile", &keys], &password, &[&path]].concat();
     assert_eq!(run(open).succeeds().out.len() as u64, 1 << 20);
 }

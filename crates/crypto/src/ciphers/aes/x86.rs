@@ -819,7 +819,7 @@ unsafe fn xts_group<V: Vector, const DECRYPT: bool>(
             let key = V::key(&first[I]);
             state.iter_mut().for_each(|s| *s = s.round::<DECRYPT>(key));
             tweaks.next.add(I).write(after.make::<I>(tweaks.now));
-            // This is no instruction, but the compiler moves no memory access across it.
+            // This emits no instruction, but the compiler moves no memory access across it.
             asm!("", options(nostack, preserves_flags));
         });
         for key in middle {

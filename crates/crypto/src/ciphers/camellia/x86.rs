@@ -94,7 +94,7 @@ struct Aes256<const WHOLE: bool>(__m256i);
 // SAFETY of every block: a value of the type exists, or is about to be made by one of the functions above, so that the processor has
 // the instructions; what is loaded or stored is as long as the vector, and may have any alignment.
 
-/// The S-boxes of a half's bytes, each with whether its input is rotated, and by how many bits its output is.
+/// The S-boxes of a half's bytes. For each: whether its input is rotated, and by how many bits its output is rotated.
 macro_rules! s_boxes {
     ($s_box:ident, $x:ident) => {{
         let [a, b, c, d, e, f, g, h] = $x;

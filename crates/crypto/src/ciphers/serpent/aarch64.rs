@@ -79,8 +79,8 @@ impl Lanes for Q {
 
     #[inline(always)]
     fn rotl<const N: i32>(self) -> Self {
-        // The count of a right shift by a constant is no constant expression in N. A shift to the left by a negative count is one to
-        // the right.
+        // The count of a right shift by a constant is not a constant expression in N. A shift to the left by a negative
+        // count is one to the right.
         // SAFETY: see above.
         self.shl::<N>() | Self(unsafe { vshlq_u32(self.0, vdupq_n_s32(N - 32)) })
     }

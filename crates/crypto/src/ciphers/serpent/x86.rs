@@ -147,7 +147,7 @@ macro_rules! plain_lanes {
 
             #[inline(always)]
             fn rotl<const N: i32>(self) -> Self {
-                // The count of the right shift is no constant expression in N; the compiler still folds it.
+                // The count of the right shift is not a constant expression in N; the compiler still folds it.
                 // SAFETY: as in `splat`.
                 let right = unsafe { $srl(self.0, _mm_cvtsi32_si128(32 - N)) };
                 self.shl::<N>() | Self(right)

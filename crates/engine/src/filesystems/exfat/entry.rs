@@ -114,7 +114,7 @@ impl Set {
             () if !entries[2 + parts..].iter().all(|entry| entry[0] & BENIGN != 0) => {
                 Some("it has entries of an unknown kind")
             }
-            () if set.valid() > set.size() => Some("more of it is marked as written than it has"),
+            () if set.valid() > set.size() => Some("more bytes are marked as written than it has"),
             () => None,
         };
         Some((set, name))

@@ -364,7 +364,7 @@ fn check_clean(s: &[u8], name: &str, incompat: u32, ro_compat: u32) -> Result<()
         return Err(not_clean(name, "it was not unmounted, or errors were found in it"));
     }
     if ro_compat & ORPHANS != 0 || u32_at(s, 232) != 0 {
-        return Err(not_clean(name, "it has deleted files not yet removed"));
+        return Err(not_clean(name, "deleted files still take space in it"));
     }
     Ok(())
 }

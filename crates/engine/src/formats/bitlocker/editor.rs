@@ -249,7 +249,7 @@ impl<'a> Change<'a> {
         Ok(())
     }
 
-    /// Whether a protector remains that this program can open, other than a clear key.
+    /// Whether this program can open one of the remaining protectors, not counting a clear key.
     fn is_kept(&self) -> bool {
         self.protectors().iter().any(|protector| protector.kind != Kind::CLEAR && protector.kind.needs().is_none())
     }

@@ -100,7 +100,7 @@ impl Eow {
         Ok(Some(this))
     }
 
-    /// Whether everything is encrypted for certain. Only then a write needs no record.
+    /// Whether everything is encrypted for certain. Only then may a write go without a record.
     pub fn is_done(&self) -> bool {
         self.plain.is_empty() && self.lost.is_empty() && !self.under_way && !self.log_lost
     }

@@ -228,8 +228,8 @@ impl BitLockerHeader {
             read_only = true;
             warnings.push(
                 Warning::from(format!(
-                    "Read-only: the first sound copy of the metadata was not used, but the one at \
-                     byte {}.",
+                    "Read-only: the copy of the metadata at byte {} was used instead of the first sound \
+                     one.",
                     copy.at
                 ))
                 .advise(Advice::RepairHeader),

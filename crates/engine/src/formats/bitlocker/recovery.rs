@@ -48,7 +48,8 @@ pub(super) fn read(typed: &[u8]) -> Typed {
     }
 }
 
-/// The characters of a simplified text for anything between groups, and for anything that is no part of a recovery password.
+/// The characters of a simplified text for anything between groups, and for anything that is not part of a recovery
+/// password.
 const BETWEEN: u8 = b'-';
 const OTHER: u8 = b'x';
 

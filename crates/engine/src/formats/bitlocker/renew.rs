@@ -33,7 +33,7 @@ pub(super) fn renew(metadata: &mut Metadata, old: &Secret, with: &Unlock<'_>) ->
         false => Err(ErrorKind::Malformed {
             field: "volume key (FVEK)",
             offset: 0,
-            what: "the new volume master key seals a different one".to_owned(),
+            what: "sealed with the new volume master key, it reads back as a different key".to_owned(),
         }
         .into()),
     }

@@ -285,7 +285,7 @@ pub(super) fn volume_key(metadata: &Metadata, vmk: &Secret) -> Result<Secret> {
     }
 }
 
-/// Whether a copy was sealed with the volume master key. Only then its metadata may direct writes.
+/// Whether a copy was sealed with the volume master key. Only then may its metadata direct writes.
 pub(super) fn sealed_by(copy: &Copy, vmk: &Secret) -> bool {
     copy.validation.hash.as_ref().is_some_and(|hash| hash.kind == kind::SEALED) && proven(copy, vmk)
 }

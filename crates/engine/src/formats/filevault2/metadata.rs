@@ -307,7 +307,7 @@ impl Blocks {
         Ok(Metadata { volume: self.logical_volume(&mut warnings)?, context: self.context(), warnings })
     }
 
-    /// Returns the logical volume that was written last.
+    /// Returns the most recently written logical volume.
     fn logical_volume(&self, warnings: &mut Vec<String>) -> Result<LogicalVolume> {
         let last = self.volumes.last().ok_or_else(|| no_block("0x001A", "it has no logical volume"))?;
         let malformed = |what: String| last.malformed("XML of the logical volume", at::VOLUME_XML, what);
@@ -347,7 +347,7 @@ impl Blocks {
         uuids.any(|other| uuid.is_some_and(|uuid| uuid != other))
     }
 
-    /// Returns the encryption context with users that was written last.
+    /// Returns the most recently written encryption context that has users.
     fn context(&self) -> std::result::Result<Option<Context>, Trouble> {
         let mut damaged = None;
         for block in self.contexts.iter().rev().take(MOST_CONTEXTS) {

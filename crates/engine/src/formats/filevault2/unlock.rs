@@ -85,9 +85,9 @@ fn whole_key(family: &[u8; 16], key: &[u8]) -> Secret {
 }
 
 fn no_users() -> Error {
-    Error::unsupported("a Core Storage volume that no passphrase in it opens").hint(
-        "A system volume keeps its passphrases in EncryptedRoot.plist.wipekey on the Recovery HD partition; give \
-         its volume key instead. Or it is not encrypted at all.",
+    Error::unsupported("a Core Storage volume without passphrases in its metadata").hint(
+        "If it is a system volume, its passphrases are in EncryptedRoot.plist.wipekey on the Recovery HD partition: \
+         give the volume key instead. Or the volume is not encrypted at all.",
     )
 }
 
@@ -202,12 +202,12 @@ fn none_opens(context: &Context) -> Error {
         let error = trouble.clone().error();
         return match usable(context).count() {
             0 => error,
-            _ => error.hint("The passphrase opens none of the other users."),
+            _ => error.hint("The passphrase is none of the other users'."),
         };
     }
     let what = match context.users.len() {
         1 => "wrong passphrase or recovery key".to_owned(),
-        users => format!("wrong passphrase or recovery key: it opens none of the {users} users"),
+        users => format!("wrong passphrase or recovery key: it belongs to none of the {users} users"),
     };
     ErrorKind::WrongCredential(what).into()
 }

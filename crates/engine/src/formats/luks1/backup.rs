@@ -82,7 +82,7 @@ fn doubt(store: &dyn Store, backup: &Phdr, there: Option<&Phdr>, key: Option<&Se
     // A digest has its own salt, and does not change while the key stays the same.
     let digest = |header: &Phdr| (header.digest_salt().to_vec(), header.digest().to_vec());
     if digest(there) != digest(backup) {
-        let what = "the volume has another key than the header in the backup: its data would be unreadable".to_owned();
+        let what = "the volume's key is not that of the header in the backup: the data would be unreadable".to_owned();
         return doubt(
             what,
             "The backup is another volume's, or this one was recreated. If that is intended, force it.",
@@ -118,7 +118,7 @@ fn nothing_there(store: &dyn Store, backup: &Phdr, key: Option<&Secret>) -> Resu
              it."
         }
         Some(_) => {
-            "With its key the data decrypt to noise: the volume is empty, or it is the wrong one. If you are sure \
+            "With the backup's key the data decrypt to noise: the volume is empty, or the wrong one. If you are sure \
              that it is the right volume, force it."
         }
     };

@@ -36,8 +36,8 @@ pub(super) fn back_up(store: &dyn Store) -> Result<HeaderBackup> {
         warnings.push("In the backup both copies of the header are sound.".into());
     }
     if validate::is_being_reencrypted(&header.metadata) {
-        let what = "The reencryption of this volume is not finished. The backup opens nothing once it continues: make another one \
-                    at its end.";
+        let what = "The reencryption of this volume is not finished. Once it continues, the backup opens nothing: make \
+                    another one at its end.";
         warnings.push(Warning::from(what).advise(Advice::ResumeReencryption));
     }
     Ok(HeaderBackup { bytes, format: NAME, headers: vec!["primary", "secondary"], warnings })
@@ -53,7 +53,7 @@ pub(super) fn repair(store: &dyn Store, with: &Unlock<'_>) -> Result<Prepared> {
         (Err(e), Some(key)) if matches!(e.kind, ErrorKind::Misuse(_)) => {
             if !makes_sense(store, &header, &key, with)? {
                 return Err(e.hint(
-                    "With its key the data decrypt to noise: they were overwritten too, or never \
+                    "With this header's key the data decrypt to noise: they were overwritten too, or never \
                      written.",
                 ));
             }
@@ -204,7 +204,7 @@ fn doubt(
         return doubt(what, "The backup is another volume's, or the UUID was changed. If that is intended, force it.");
     }
     if !same_key(&there.metadata, &backup.metadata) {
-        let what = "the volume has another key than the header in the backup: its data would be unreadable".to_owned();
+        let what = "the volume's key is not that of the header in the backup: the data would be unreadable".to_owned();
         return doubt(what, "The volume was reencrypted or recreated. If that is intended, force it.");
     }
     if places(&there.metadata) != places(&backup.metadata) || end(there) != end(backup) {
@@ -239,7 +239,7 @@ fn nothing_there(
              it."
         }
         Some(_) => {
-            "With its key the data decrypt to noise: the volume is empty, or it is the wrong one. If you are sure \
+            "With the backup's key the data decrypt to noise: the volume is empty, or the wrong one. If you are sure \
              that it is the right volume, force it."
         }
     };

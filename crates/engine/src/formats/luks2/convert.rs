@@ -374,7 +374,7 @@ impl<'a> CommonParts<'a> {
             (keyslot.key_size as usize != self.key_len, "holds a key of another size"),
             (
                 kdf.hash.as_deref() != Some(self.hash) || af.hash.as_deref() != Some(self.hash),
-                "uses another hash than the digest",
+                "uses a different hash than the digest",
             ),
             (af.stripes != Some(STRIPES), "is not split 4000 times"),
             (area.encryption.as_deref() != Some(self.cipher), "is not encrypted as the data are"),

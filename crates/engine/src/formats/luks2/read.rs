@@ -64,7 +64,7 @@ impl ReadHeader {
                 Luks2CopyState::Current => return None,
                 Luks2CopyState::Stale { seqid } => {
                     format!(
-                        "is older than the other one ({seqid}, not {}): a change of it was interrupted",
+                        "is older than the other one ({seqid}, not {}): an update was interrupted",
                         self.binary.seqid
                     )
                 }

@@ -83,7 +83,7 @@ impl<'a> Parsed<'a> {
     fn of(file: &'a [u8]) -> Result<Self> {
         let malformed =
             |field, offset, what: &str| Error::new(ErrorKind::Malformed { field, offset, what: what.to_owned() });
-        let short = || malformed("length of the key file", file.len() as u64, "it ends before its key does");
+        let short = || malformed("length of the key file", file.len() as u64, "it ends before the end of its key");
         let mut rest = file;
         let mut take = |len: usize| {
             let (taken, left) = rest.split_at_checked(len).ok_or_else(short)?;

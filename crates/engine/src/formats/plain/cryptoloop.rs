@@ -144,8 +144,8 @@ fn nothing_opens(ways: &[Trial]) -> Error {
         ways.len()
     );
     Error::new(ErrorKind::WrongCredential(what)).hint(
-        "Check the passphrase; give the offset if the data do not begin at byte 0; give the cipher, hash and key \
-         size, which opens it unchecked.",
+        "Check the passphrase; give the offset if the data do not begin at byte 0. If you give the cipher, \
+         hash and key size, the volume opens without a check.",
     )
 }
 

@@ -28,7 +28,7 @@ pub(super) const MAX_LEN: u64 = 1 << 50;
 ///
 /// Old headers in the store are overwritten first. The new headers are written last, the primary one at the very end. So an
 /// interrupted creation leaves nothing that opens. Only between the last two writes the volume lacks nothing but the primary
-/// header, and opens by the backup.
+/// header, and opens with the backup.
 pub(super) fn create(family: &Family, store: &dyn Store, spec: &Spec<'_>, first: &[Credential]) -> Result<()> {
     let (suite, derivation) = family.chosen(spec)?;
     let password = keyfiles::password(family, first)?;

@@ -172,7 +172,7 @@ impl Outer {
         if data.end() + HEADER_GROUP < store.len() && !its_backup_opens(&locked, &found, with)? {
             let ends = data.end() + HEADER_GROUP;
             return Err(Error::unsupported(format!(
-                "hidden volumes in a volume that ends before its file (byte {ends} of {})",
+                "hidden volumes in a volume that is shorter than its file ({ends} of {} bytes)",
                 store.len()
             ))
             .hint("Nothing was changed. Copy the volume to a file or partition of exactly its size."));

@@ -58,7 +58,7 @@ struct Sizes {
     store: u64,
 }
 
-/// Refuses to resize by another header than the one in front, and whatever would lose a volume.
+/// Refuses a volume that did not open with the header in front, and any resizing that would lose a volume.
 fn refuse(family: &Family, store: &dyn Store, opened: &OpenedVolumeHeader, with: &Unlock<'_>) -> Result<()> {
     if opened.data_end() > store.len() {
         return Err(

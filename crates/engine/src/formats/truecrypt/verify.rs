@@ -129,9 +129,9 @@ fn compared(this: &OpenedVolumeHeader, twin: &OpenedVolumeHeader) -> CopyState {
     let (a, b) = (&this.found.plain, &twin.found.plain);
     let name = twin.position.name;
     if !claviger_crypto::Secret::copy_from(header::keys(a)).same_as(header::keys(b)) {
-        CopyState::Differs(format!("it holds other keys than the {name} header"))
+        CopyState::Differs(format!("its keys are not those of the {name} header"))
     } else if (this.data.start, this.data.len) != (twin.data.start, twin.data.len) {
-        CopyState::Differs(format!("it describes another data area than the {name} header"))
+        CopyState::Differs(format!("its data area is not that of the {name} header"))
     } else if this.found.derivation.same_as(&twin.found.derivation) {
         CopyState::Opens
     } else {

@@ -36,13 +36,13 @@ const NAME_MAX: usize = 64;
 /// command lines.
 const NAME_SIGNS: &[u8] = b"-_.:/+";
 
-/// Facilities, each of another name.
+/// Facilities with unique names.
 #[derive(Clone, Debug)]
 pub struct Catalogue(Vec<Facility>);
 
 impl Catalogue {
     /// Ours, those of others that come with this program, the user's in `$XDG_CONFIG_HOME/claviger/peers/*.toml`, and
-    /// those in `more`. A later one replaces an earlier one of its name, unless that is ours.
+    /// those in `more`. A later one replaces an earlier one of the same name, unless the earlier one is ours.
     ///
     /// # Errors
     /// `Misuse` for a file that is not a facility, an unknown baseline, and a user's file if this process is root and the
@@ -74,7 +74,7 @@ impl Catalogue {
     /// The facility of this name, whatever its case.
     ///
     /// # Errors
-    /// `Misuse` with the name that is nearest.
+    /// `Misuse` with the most similar name.
     pub fn find(&self, name: &str) -> Result<&Facility> {
         let found = self.0.iter().find(|f| f.name.eq_ignore_ascii_case(name));
         let found = found.or_else(|| self.0.iter().find(|f| same_name(&f.name, name)));
@@ -125,7 +125,7 @@ impl Catalogue {
         Ok(())
     }
 
-    /// Whether each baseline is there and has none itself.
+    /// Whether each baseline exists and has no baseline of its own.
     fn check(&self) -> Result<()> {
         for facility in &self.0 {
             let Some(baseline) = &facility.baseline else { continue };

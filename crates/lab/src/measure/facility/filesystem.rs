@@ -33,7 +33,7 @@ impl FilesystemKind {
 /// A mounted file system. Dropped, it is taken down.
 pub struct MountedFilesystem {
     dir: PathBuf,
-    /// Under the kernel's: the loop device, if it lies in a file.
+    /// The loop device below the kernel's file system, if that is in a file.
     loop_device: Option<LoopDevice>,
     /// Without root: the program that serves it.
     program: Option<Background>,
@@ -41,7 +41,7 @@ pub struct MountedFilesystem {
 }
 
 impl MountedFilesystem {
-    /// Makes one of `len` bytes, or as large as what is there, in a file or block device, and mounts it on `dir`.
+    /// Creates a file system of `len` bytes, or as large as the existing file or block device, and mounts it on `dir`.
     ///
     /// # Errors
     /// `Io` with what a program printed; `Cancelled`.
@@ -50,8 +50,8 @@ impl MountedFilesystem {
         Self::mount(kind, on, dir, runner)
     }
 
-    /// Mounts the one in a file or block device on `dir`: as root by the kernel, through a loop device with direct I/O
-    /// if it is a file; else by fuse2fs, which only knows ext4.
+    /// Mounts the file system in a file or block device on `dir`: as root with the kernel's driver, through a loop
+    /// device with direct I/O if it is in a file; otherwise with fuse2fs, which only supports ext4.
     pub fn mount(kind: FilesystemKind, on: &Path, dir: &Path, runner: &Runner) -> Result<Self> {
         fs::create_dir_all(dir).map_err(|e| Error::from(e).at(dir))?;
         let is_file = fs::metadata(on).map_err(|e| Error::from(e).at(on))?.is_file();
@@ -77,7 +77,7 @@ impl MountedFilesystem {
     /// Writes everything and unmounts it.
     ///
     /// # Errors
-    /// `Io`; `InUse` where somebody has a file in it open. It is detached all the same.
+    /// `Io`; `InUse` if somebody has a file in it open: it is then detached nevertheless.
     pub fn close(mut self) -> Result<()> {
         self.take_down()
     }
@@ -123,8 +123,8 @@ pub fn take_down(dir: &Path) -> Result<()> {
 
 const EXT4_AT_ONCE: &str = "lazy_itable_init=0,lazy_journal_init=0,nodiscard";
 
-/// Everything is made at once: what the kernel would go on making in the background would be measured. Nothing is
-/// discarded: holes would be measured, too.
+/// Creates everything at once: work that the kernel leaves for later would be measured. Discards nothing: holes would
+/// be measured, too.
 fn mkfs(kind: FilesystemKind, device: &Path, len: Option<u64>) -> Result<CommandStep> {
     const EXT4: &[&str] = &["mkfs.ext4", "-q", "-F", "-m", "0", "-b", "4096", "-E", EXT4_AT_ONCE];
     const XFS: &[&str] = &["mkfs.xfs", "-q", "-f", "-K"];

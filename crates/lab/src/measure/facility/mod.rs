@@ -49,13 +49,13 @@ pub struct Facility {
     pub name: String,
     /// Its title for people.
     pub title: String,
-    /// Name of the facility of the same layer without encryption; nothing for one of those.
+    /// Name of the facility of the same layer without encryption; `None` for a baseline.
     pub baseline: Option<String>,
     /// What is measured with it and what is not, in whole sentences.
     pub about: String,
     /// What it needs for its encrypted data.
     pub store: StoreKind,
-    /// What it is when it is open.
+    /// What the open facility is.
     pub gives: Gives,
     /// Where the plaintext is once it is open: `{open}`, or what lies in it. `/dev/mapper/{id}`, `{open}/volume`.
     pub opened: String,
@@ -74,7 +74,7 @@ pub struct Facility {
     pub create_default: Vec<CommandStep>,
     /// Encrypts in place a store that is full of plaintext except for the room that headers need at the end, with a cheap key
     /// derivation.
-    /// Empty where it cannot.
+    /// Empty if it cannot.
     #[serde(default)]
     pub encrypt: Vec<CommandStep>,
     /// Prepares that plaintext: creates the file system that the encryption requires.
@@ -84,7 +84,7 @@ pub struct Facility {
     /// [`FacilityTarget::create_default`] has made it.
     #[serde(default)]
     pub cheap: Vec<String>,
-    /// Words for `{trace}`: they have the server write each request to `{trace-file}`. Empty where it cannot.
+    /// Words for `{trace}`: they have the server write each request to `{trace-file}`. Empty if it cannot.
     #[serde(default)]
     pub trace: Vec<String>,
     /// The steps that open it.
@@ -132,8 +132,8 @@ pub struct FacilityRequirements {
     pub paths: Vec<PathBuf>,
     /// File systems that the kernel has to know: names of /proc/filesystems.
     pub filesystems: Vec<String>,
-    /// A command that succeeds where it can be used: the kernel may lack what a program is there for, and an old version of
-    /// this one, `{claviger}`, an option.
+    /// A command that succeeds if the facility can be used here. Otherwise the kernel may lack a feature that the
+    /// program needs, or an old version of the program, such as `{claviger}`, may lack an option.
     pub probe: Vec<String>,
     /// The message if that fails, in a whole sentence; by default the command's own message.
     pub unless: Option<String>,
@@ -141,7 +141,7 @@ pub struct FacilityRequirements {
     pub root: bool,
 }
 
-/// A command, with what it reads and how long it goes on.
+/// A command, its input, and how long it runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct CommandStep {
@@ -149,8 +149,8 @@ pub struct CommandStep {
     pub run: Vec<String>,
     /// What it reads from standard input. `{password}` is the passphrase.
     pub stdin: Option<String>,
-    /// It goes on as long as the facility is open; it is ready when this path is there, or, if that is `{open}` itself
-    /// and a folder, when something is mounted on it. Closing ends it by SIGTERM unless a step of `close` has.
+    /// It runs as long as the facility is open. It is ready when this path exists; if the path is `{open}` and a
+    /// folder, when something is mounted there. Closing ends it by SIGTERM, unless a step of `close` has ended it.
     pub until_there: Option<PathBuf>,
     /// Variables of its environment.
     pub env: BTreeMap<String, String>,

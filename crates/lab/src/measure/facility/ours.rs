@@ -18,10 +18,10 @@ pub const PLAIN_NBD: &str = "plain-nbd";
 /// The unencrypted folder, mounted.
 pub const PLAIN_FILES: &str = "plain-files";
 
-/// In front of the names of those that are served over NBD.
+/// The prefix of the names of facilities that are served over NBD.
 pub const NBD: &str = "nbd/";
 
-/// In front of the names of those that encrypt file by file: others have some of the same formats.
+/// The prefix of the names of facilities that encrypt file by file: other programs have some of the same formats.
 const FILES: &str = "files/";
 
 /// What protects the data of LUKS2 from changes, one of each kind: a cipher with a code beside it, and ciphers that do
@@ -31,13 +31,13 @@ const INTEGRITY: &[&str] = &["hmac-sha256", "aes-gcm-random", "chacha20-poly1305
 /// What a format takes besides its name and its cipher.
 struct Manner {
     format: &'static str,
-    /// To make its key cheap; see [`Facility::cheap`].
+    /// Options that make key derivation cheap; see [`Facility::cheap`].
     create_cheap: &'static [&'static str],
-    /// To open one that was made so.
+    /// Options that open a volume made with `create_cheap`.
     cheap: &'static [&'static str],
     create: &'static [&'static str],
     open: &'static [&'static str],
-    /// To encrypt a volume's data in place, where it can, and what has to be in it then.
+    /// Options to encrypt in place, if the format can, and the contents that this requires.
     encrypt: &'static [&'static str],
     plaintext: &'static [&'static str],
 }
@@ -45,7 +45,7 @@ struct Manner {
 /// What opens a volume by a passphrase.
 const PASSPHRASE: &[&str] = &["--password-file", "{password-file}"];
 
-/// What any format takes that is not below.
+/// The options of formats that are not listed below.
 const MANNER: Manner = Manner {
     format: "",
     create_cheap: &[],
@@ -81,7 +81,7 @@ const MANNERS: &[Manner] = &[
     },
 ];
 
-/// A volume made with another cipher than its format offers for new volumes, as a study had it.
+/// A volume with a cipher that its format does not offer for new volumes, as a study had it.
 struct Another {
     format: &'static str,
     /// The suffix of the format's name.
@@ -99,7 +99,7 @@ const OTHERS: &[Another] = &[
     Another { format: "loop-AES", name: "one-key-twofish", cipher: "twofish", one_key: true },
 ];
 
-/// How else a folder is encrypted than by default.
+/// Another way to encrypt a folder than the default.
 struct Variant {
     format: &'static str,
     /// The suffix of the format's name, which is also its title.
@@ -189,7 +189,7 @@ fn name_of(format: &dyn Format) -> String {
     if name == PLAIN { format!("{name}-format") } else { name.to_owned() }
 }
 
-/// The formats that this program makes new volumes of, and what makes them.
+/// The formats of which this program can create volumes, each with its creator.
 fn creatable() -> impl Iterator<Item = (&'static dyn Format, &'static dyn Creator)> {
     FORMATS.iter().filter_map(|format| Some((*format, format.creator()?)))
 }
@@ -217,7 +217,8 @@ fn suite(
     // Without a header nothing says which cipher it is.
     let cipher = if format.headerless() { wish } else { &[] };
     let open = [&named[..], cipher, manner.open, &["{cheap}"]].concat();
-    // Once for each format: the cipher is that of new volumes. Over a line, it would work on the file itself.
+    // Once for each format: the cipher is that of new volumes. Not over a line: encrypting in place would bypass the
+    // line and work on the file itself.
     let once = name == name_of(format) && !matches!(transport, Transport::Line(_));
     let in_place = if once { manner.encrypt } else { &[] };
     let encrypt = |more| {
@@ -323,7 +324,7 @@ fn mount_folder(how: &[&str]) -> CommandStep {
     CommandStep { until_there: Some("{open}".into()), ..step(&words) }
 }
 
-/// In the foreground, so that it ends with the lab, whatever ends that.
+/// In the foreground, so that it ends with the lab, however the lab ends.
 fn serve(how: &[&str], transport: Transport) -> Vec<CommandStep> {
     let mount: &[&str] = &["{claviger}", "mount", "--foreground", "--filesystem", "none"];
     let (verb, place, until_there): (_, &[&str], _) = match transport {
@@ -340,8 +341,8 @@ fn serve(how: &[&str], transport: Transport) -> Vec<CommandStep> {
 }
 
 impl Line {
-    /// nbdkit has the store, and listens at `{dir}/line` once it has written its number. It lets through at once what a second's
-    /// hundredth gives, not two seconds as by default: more than a short transfer has.
+    /// nbdkit serves the store, and listens at `{dir}/line` as soon as it has written its process number. Its burst is
+    /// limited to a hundredth of a second's bytes; by default it is two seconds' worth, more than a short transfer has.
     fn begin(&self) -> [CommandStep; 2] {
         let (read, write) = (format!("delay-read={}", self.delay), format!("delay-write={}", self.delay));
         let rate = format!("rate={}", self.rate);
@@ -354,7 +355,7 @@ impl Line {
     }
 }
 
-/// What makes a line of nbdkit.
+/// The filters with which nbdkit simulates a line.
 const FILTERS: &[&str] = &["--filter=delay", "--filter=rate"];
 
 fn nbdkit() -> FacilityRequirements {
@@ -367,7 +368,7 @@ fn nbdkit() -> FacilityRequirements {
 }
 
 fn step(words: &[&str]) -> CommandStep {
-    // Not among what the user has mounted.
+    // Keeps the lab's mounts out of the user's `claviger list`.
     let env = BTreeMap::from([("CLAVIGER_RUNTIME_DIR".to_owned(), "{dir}/run".to_owned())]);
     CommandStep { run: words.iter().map(ToString::to_string).collect(), env, ..CommandStep::default() }
 }

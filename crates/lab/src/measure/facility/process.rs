@@ -21,7 +21,7 @@ use crate::measure::processes;
 use crate::measure::program::{MARK, find};
 use crate::model::words::printable;
 
-/// How long a program may take to become ready: on a busy machine, CryFS derives its key for a minute.
+/// How long a program may take to become ready: on a busy machine, CryFS needs a minute to derive its key.
 pub const READY: Duration = Duration::from_secs(180);
 
 /// How long a program may take that does its work and exits: filling a large volume is slow.
@@ -33,7 +33,7 @@ const ENDING: Duration = Duration::from_secs(60);
 /// How long a program that was asked to end because of a failure or a cancellation may take before it is killed.
 const GIVEN_UP: Duration = Duration::from_secs(5);
 
-/// Bytes of a program's output in which those lines are looked for.
+/// Bytes at the end of a program's output that are searched for its last lines.
 const LOOKED_AT: u64 = 64 << 10;
 
 /// Lines of a program's output that an error shows.
@@ -92,7 +92,8 @@ impl Runner {
             .keep()
             .map_err(|e| Error::from(e.error).at(&self.dir))?;
         let mut command = match (&step.until_there, find("setpriv")) {
-            // Asked to end when the lab is killed: the thread that started it, to be exact.
+            // The program is asked to end when the lab is killed; strictly speaking, when the thread that started it
+            // ends.
             (Some(_), Some(setpriv)) => {
                 let mut command = Command::new(setpriv);
                 command.args(["--pdeathsig", "TERM", "--"]).arg(path);
@@ -107,7 +108,7 @@ impl Runner {
         command.stdout(Stdio::from(file.try_clone()?)).stderr(Stdio::from(file));
         let mut child = command.spawn().map_err(failed)?;
         if let (Some(text), Some(mut stdin)) = (&step.stdin, child.stdin.take()) {
-            // It may end without reading.
+            // The program may end without reading.
             let _ = stdin.write_all(text.as_bytes());
         }
         Ok(Background { child, line, output })
@@ -168,7 +169,7 @@ impl Background {
         }
     }
 
-    /// Ends it and waits until it has written what it holds. `closed` says that something else has asked it to already.
+    /// Ends the process and waits until it has written what it holds. `closed`: it was already asked to end.
     ///
     /// # Errors
     /// `Io` if it does not end, or ends badly, with the last lines that it printed.
@@ -238,7 +239,7 @@ impl Drop for Background {
 /// Success, or the end by the signal that asked for it.
 fn fine(status: ExitStatus) -> bool {
     use std::os::unix::process::ExitStatusExt;
-    // Shells, and programs that follow them, say 128 and the number of the signal.
+    // Shells, and programs that follow them, exit with 128 plus the number of the signal.
     let term = Signal::TERM.as_raw();
     status.success() || status.signal() == Some(term) || status.code() == Some(128 + term)
 }
@@ -280,7 +281,7 @@ impl Left {
         Self::marked(|mark| mark == id.as_bytes())
     }
 
-    /// Those of a whole lab: its programs, and those of all its facilities.
+    /// The processes of a whole lab: its programs, and those of all its facilities.
     pub fn of_lab(tag: &str) -> Vec<Self> {
         let of_it = |rest: &[u8]| rest.is_empty() || rest.starts_with(b"-");
         Self::marked(|mark| mark.strip_prefix(tag.as_bytes()).is_some_and(of_it))
@@ -305,13 +306,13 @@ impl Left {
         matches!(poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })), Ok(0))
     }
 
-    /// Waits for its end, asks it to end, and kills it at last. False if it had to be asked.
+    /// Waits for its end, then asks it to end, then kills it. False if it had to be asked.
     pub fn end(&self) -> bool {
         let _ = wait_for(&self.process, GIVEN_UP);
         self.end_now()
     }
 
-    /// Asks it to end, and kills it at last. False if it had to be asked.
+    /// Asks it to end, then kills it. False if it had to be asked.
     pub fn end_now(&self) -> bool {
         if !self.runs() {
             return true;
@@ -327,7 +328,7 @@ impl Left {
     }
 }
 
-/// What the variable [`MARK`] is in an environment as /proc shows it.
+/// The form of the variable [`MARK`] in an environment that /proc shows.
 fn mark_in(environment: &[u8]) -> Option<&[u8]> {
     environment.split(|b| *b == 0).find_map(|pair| pair.strip_prefix(MARK.as_bytes())?.strip_prefix(b"="))
 }
@@ -357,7 +358,7 @@ pub fn kernel_mounts(name: &str) -> bool {
     known() || (load().is_some_and(|status| status.success()) && known())
 }
 
-/// Waits a little: what the kernel is about to release, it releases soon.
+/// Waits a little, because the kernel may be about to release something.
 pub fn retry<T>(mut attempt: impl FnMut() -> Option<T>) -> Option<T> {
     for wait_ms in [0, 1, 5, 20, 50, 100, 200, 500, 1000, 2000] {
         thread::sleep(Duration::from_millis(wait_ms));

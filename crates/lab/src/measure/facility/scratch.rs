@@ -17,11 +17,12 @@ use super::process::{Left, private_file};
 use crate::measure::names::{PREFIX, letters, tag};
 use crate::measure::program;
 
-/// The file in each folder that says whose it is. Not its name: sockets and `mount.ecryptfs` take short paths only.
+/// The file in each folder that names its owner. The folder's name is too short for that: sockets and `mount.ecryptfs`
+/// only take short paths.
 const OWNER: &str = "owner";
 
 /// A new folder of this user's own, which is removed when this is dropped, unless something is still mounted in it:
-/// nothing is ever removed from what may be mounted there. Its name says whose it is.
+/// nothing is ever removed from what may be mounted there. Its name contains the tag of its lab.
 pub struct Scratch {
     path: PathBuf,
 }
@@ -121,7 +122,7 @@ fn tag_of(name: &str) -> Option<&str> {
     sound.then_some(tag)
 }
 
-/// The folder itself, locked: nothing if somebody else has, or if it is not there any more.
+/// The folder itself, locked; `None` if somebody else has locked it, or it no longer exists.
 fn locked(path: &Path) -> Option<File> {
     let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW;
     let folder = OpenOptions::new().read(true).custom_flags(flags.bits().cast_signed()).open(path).ok()?;
@@ -137,7 +138,7 @@ fn remove(folder: &Path) {
     }
 }
 
-/// Where something is mounted in the folder, what was mounted first at the beginning.
+/// The mount points in the folder, in the order of mounting.
 fn mounts_below(folder: &Path) -> Result<Vec<PathBuf>> {
     let folder = folder.canonicalize().map_err(|e| Error::from(e).at(folder))?;
     let mounts = mountinfo::mounts().map_err(|e| Error::new(ErrorKind::Io(e)))?;

@@ -24,21 +24,22 @@ const HEADERS: u64 = 32 << 20;
 /// Space for data stored beside each sector, such as tags: a share of the volume.
 const BESIDE: u64 = 8;
 
-/// Which facility's data each of the user's devices holds, and whether it is in use: it has room for one only.
+/// Which facility's data each of the user's devices holds, and whether the device is in use: it has room for one
+/// facility only.
 static DEVICES: Mutex<BTreeMap<PathBuf, (String, bool)>> = Mutex::new(BTreeMap::new());
 
 /// Where encrypted data are kept. Dropping it removes what was created for it.
 pub struct FacilityStore {
     kind: StoreKind,
     id: String,
-    /// The user's device, if that holds it.
+    /// The user's device, if the data are on it.
     device: Option<PathBuf>,
     /// A folder of its own, in the backing.
     dir: PathBuf,
     /// Bytes of a file or device.
     len: u64,
     loop_device: Option<LoopDevice>,
-    /// On the user's device, where a folder is wanted.
+    /// The file system on the user's device, if the facility needs a folder.
     filesystem: Option<MountedFilesystem>,
 }
 
@@ -73,7 +74,7 @@ impl FacilityStore {
         }
     }
 
-    /// The block device that it is on, if it is: the user's, or one that was made for it.
+    /// The block device that holds the data, if any: the user's, or one that was made for them.
     pub fn device(&self) -> Option<&Path> {
         self.device.as_deref().or(self.loop_device.as_ref().map(LoopDevice::path))
     }
@@ -127,7 +128,7 @@ impl FacilityStore {
         self.device.as_ref().map_or(Ok(()), |device| self.claim(device).map(|_| ()))
     }
 
-    /// Makes it this facility's. True if it was before.
+    /// Makes the device this facility's. True if it already was.
     fn claim(&self, device: &Path) -> Result<bool> {
         let mut holders = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
         let (last, used) = holders.get(device).cloned().unwrap_or_default();
@@ -136,7 +137,7 @@ impl FacilityStore {
             return Err(Error::new(ErrorKind::InUse { holder }).at(device));
         }
         if !used {
-            // Refused where it is mounted, or a part of something that is.
+            // Refused if it is mounted, or part of something mounted.
             let open = OpenOptions::new().read(true).custom_flags(OFlags::EXCL.bits().cast_signed()).open(device);
             open.map_err(|e| match Errno::from_io_error(&e) {
                 Some(Errno::BUSY) => Error::new(ErrorKind::InUse { holder: None }).at(device),
@@ -147,7 +148,7 @@ impl FacilityStore {
         Ok(last == self.id)
     }
 
-    /// Lets others have the user's device.
+    /// Releases the user's device.
     pub fn give(&mut self) {
         if let Some(device) = &self.device {
             self.filesystem = None;

@@ -80,8 +80,8 @@ fn whole(len: u64) -> u64 {
     len - len % PAGE as u64
 }
 
-/// By trying, with one page that is written back as it was read: not every file system that lets one open a file so can
-/// do it. A whole page, so that sectors of 4096 bytes are no reason to take another way than the baseline.
+/// Tries it with one page, which is written back unchanged: some file systems open a file for direct I/O and then
+/// refuse it. A whole page is used because sectors of 4096 bytes must not make a facility differ from its baseline.
 fn takes_direct(path: &Path) -> bool {
     let attempt = || -> io::Result<()> {
         let mut file = FileDevice::open(path, true)?;

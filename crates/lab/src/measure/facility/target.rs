@@ -96,7 +96,7 @@ impl FacilityTarget {
         let id = format!("{}-{}", tag(), COUNT.fetch_add(1, Ordering::Relaxed));
         let real = |path: &Path| path.canonicalize().map_err(|e| Error::from(e).at(path));
         let (scratch, stores) = (real(&lab.scratch)?, real(&lab.stores)?);
-        // What is in memory anyway may lie in the same folder.
+        // Stores in memory may be in the same folder.
         let dir = scratch.join(format!("{id}.d"));
         private_folder(&dir)?;
         let made = Self::in_folder(facility, lab, &id, &dir, &stores);
@@ -150,7 +150,7 @@ impl FacilityTarget {
         &self.facility
     }
 
-    /// Makes the encrypted store anew. What was in it is gone. Closes it before.
+    /// Creates the encrypted store anew, after closing it. Its old contents are lost.
     ///
     /// # Errors
     /// `Io` with what the command printed; `Cancelled`.
@@ -159,11 +159,11 @@ impl FacilityTarget {
         self.create_by(None, &self.facility.create.clone())
     }
 
-    /// Creates it from a store full of plaintext, like people who encrypt a disk with data on it. Returns the number of bytes
-    /// and the time. What was in it is gone. Closes it before.
+    /// Creates it from a store full of plaintext, as people do who encrypt a disk with data on it. Closes it first; its
+    /// old contents are lost. Returns the number of bytes and the time.
     ///
     /// # Errors
-    /// As [`FacilityTarget::create`]; `Unsupported` where it cannot; `Io` where something else is in it than before.
+    /// As [`FacilityTarget::create`]; `Unsupported` where it cannot; `Io` where the contents have changed.
     pub fn encrypt_in_place(&mut self) -> Result<(u64, Elapsed)> {
         let Facility { name, encrypt, plaintext, .. } = self.facility.clone();
         if encrypt.is_empty() {
@@ -224,8 +224,8 @@ impl FacilityTarget {
         }
     }
 
-    /// Opens it, if it is closed. Makes it first if it was never made. On a user's device, which has room for one, it
-    /// is made anew if another was there in the meantime.
+    /// Opens it if it is closed, and creates it first if it was never created. A user's device has room for one
+    /// facility: there it is created anew if another was there in the meantime.
     ///
     /// # Errors
     /// As [`FacilityTarget::create`]; `InUse` where another is open on the user's device.
@@ -354,7 +354,7 @@ impl FacilityTarget {
                 self.filesystem.insert(mounted).dir().to_owned()
             }
         };
-        // Not the top: there is lost+found, or the large file.
+        // Not the root folder: lost+found or the large file is there.
         let folder = top.join("files");
         fs::create_dir_all(&folder).map_err(|e| self.named(Error::from(e).at(&folder)))?;
         Ok(folder)
@@ -459,8 +459,8 @@ impl FacilityTarget {
         }
     }
 
-    /// Fails if something that is not the lab's already exists where the plaintext will appear, such as a mapping of that name:
-    /// it would be overwritten and closed.
+    /// Fails if something that is not the lab's already exists where the plaintext will appear, such as a mapping of
+    /// that name. The lab would overwrite and close it.
     fn must_be_ours(&self) -> Result<()> {
         let opened = self.opened()?;
         let parts = || opened.components().all(|part| part != Component::ParentDir);

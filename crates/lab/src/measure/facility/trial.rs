@@ -36,7 +36,7 @@ pub struct FacilityTrial {
     pub processes: usize,
     /// Whether files were written into it as well.
     pub files: bool,
-    /// Seconds in which it refused a wrong passphrase; nothing where it cannot.
+    /// Seconds in which it refused a wrong passphrase; `None` if it cannot.
     pub refused_s: Option<f64>,
     /// Whether the store was found to hold something other than what was written.
     pub encrypted_at_rest: bool,
@@ -59,7 +59,7 @@ pub fn try_out(facility: &Facility, lab: &Lab) -> Result<FacilityTrial> {
         false => Err(wrong(format!("{}: {otherwise}", facility.name))),
     };
 
-    // Before the bytes, which give way to files.
+    // Files are tried first, because they are removed when the target is used as bytes.
     if facility.gives == Gives::Folder {
         write_file(&target.folder()?.join("file"), &mark)?;
     }
@@ -126,7 +126,7 @@ pub fn holds(path: &Path, bytes: &[u8]) -> Result<bool> {
 
 fn file_holds(path: &Path, bytes: &[u8]) -> io::Result<bool> {
     let mut file = File::open(path)?;
-    // The end of one part is kept before the next.
+    // The end of each part is kept in front of the next, because the bytes may span both.
     let mut part = vec![0; 1 << 20];
     let mut kept = 0;
     loop {

@@ -11,7 +11,7 @@ use super::{CommandStep, Facility};
 pub const NAMES: &[&str] =
     &["store", "open", "size", "kib", "password", "password-file", "claviger", "id", "dir", "config", "trace-file"];
 
-/// Names that stand for any number of words, each a word of its own.
+/// Names that stand for any number of words. Such a name must be a word of its own.
 pub const LISTS: &[&str] = &["cheap", "trace"];
 
 /// What the names stand for.

@@ -63,7 +63,7 @@ pub struct RunState {
     pub run: Run,
     /// Which facilities are not measured with which workloads.
     pub left_out: Vec<LeftOutPair>,
-    /// How often each facility could not be made or opened since it last did anything.
+    /// How often creating or opening each facility has failed since it last worked.
     in_a_row: BTreeMap<String, usize>,
 }
 
@@ -171,7 +171,7 @@ impl Journal {
         Ok((journal, state))
     }
 
-    /// Adds a line, which is on the disk then.
+    /// Adds a line and makes it durable.
     ///
     /// # Errors
     /// `Io`.

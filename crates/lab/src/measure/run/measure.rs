@@ -52,7 +52,7 @@ pub struct Tick<'a> {
     pub step: &'a ScheduledPass,
     /// Passes before it in this sitting.
     pub done: usize,
-    /// Seconds that are left, about, if no figure needs more passes than the least number.
+    /// Estimated seconds left, if no figure needs more than the minimum number of passes.
     pub left_s: f64,
 }
 
@@ -205,7 +205,7 @@ fn scratch(plan: &Plan) -> PathBuf {
     }
 }
 
-/// Waits for so long, or until the run is cancelled.
+/// Waits this long, or until the run is cancelled.
 fn wait(time: Duration, cancelled: fn() -> bool) {
     let end = Instant::now() + time;
     while Instant::now() < end && !cancelled() {
@@ -222,7 +222,7 @@ struct ReportingBench<'a> {
     done: usize,
     /// How often a workload was done, and the seconds that took.
     took: BTreeMap<&'static str, (usize, f64)>,
-    /// When facilities failed that have not worked since.
+    /// When each facility failed, for those that have not worked since.
     failed: BTreeMap<String, Instant>,
     cancelled: fn() -> bool,
 }

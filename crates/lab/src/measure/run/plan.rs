@@ -93,7 +93,7 @@ const AROUND: f64 = 0.5;
 pub struct Preset {
     /// Facilities at every level; one that cannot be measured here is left out, with the reason.
     quick: &'static [&'static str],
-    /// Those that come on top from the standard level on.
+    /// Additional ones from the standard level on.
     more: &'static [&'static str],
     workloads: &'static [&'static str],
 }
@@ -101,7 +101,7 @@ pub struct Preset {
 /// A user's request. The level decides what is empty or `None`.
 #[derive(Clone, Debug)]
 pub struct Wishes {
-    /// What sizes and passes follow from.
+    /// The level, which determines sizes and passes.
     pub level: Level,
     /// Where containers lie: everything is done on each of these media, of which there is at least one.
     pub media: Vec<Backing>,
@@ -121,21 +121,21 @@ pub struct Wishes {
     pub repeats: Option<(usize, usize)>,
     /// Relative standard deviation at which a figure is steady.
     pub steady: Option<f64>,
-    /// Where the random order comes from.
+    /// The seed of the random order.
     pub seed: u64,
 }
 
-/// A plan, and what it is carried out with here.
+/// A plan, with the facilities and workloads that are available here.
 pub struct PreparedRun {
     /// What is measured.
     pub plan: RunPlan,
     /// The facilities that are measured.
     pub facilities: Vec<Facility>,
-    /// All facilities of the plan, those included that cannot be measured here.
+    /// All facilities of the plan, including those that cannot be measured here.
     pub facility_records: Vec<FacilityRecord>,
     /// The workloads that are done.
     pub workloads: Vec<&'static Workload>,
-    /// All workloads of the plan, those included that cannot be done here.
+    /// All workloads of the plan, including those that cannot be done here.
     pub workload_records: Vec<WorkloadRecord>,
     /// How many stores there are at a time.
     pub stores_at_once: StoresAtOnce,
@@ -205,12 +205,12 @@ impl Wishes {
         let mut names: Vec<String> = match (&named[..], self.preset, self.level) {
             ([], Some(preset), level) => preset.facilities(level),
             ([], None, Level::Quick) => QUICK.iter().map(ToString::to_string).collect(),
-            // One of each kind that is installed beside.
+            // One of each kind of the other programs that are installed.
             ([], None, Level::Standard) => {
                 let one_of_a_kind = |f: &&Facility| !f.name.contains(':') && f.gives != Gives::Nbd;
                 QUICK.iter().map(ToString::to_string).chain(others(catalogue, &one_of_a_kind)).collect()
             }
-            // Ours with their default ciphers, and whatever is installed beside.
+            // Ours with their default ciphers, and all other programs that are installed.
             ([], None, Level::Thorough) => {
                 catalogue.defaults().into_iter().chain(others(catalogue, &|_| true)).collect()
             }
@@ -256,14 +256,14 @@ impl Wishes {
     }
 }
 
-/// Names of what others have made, encrypts, and works here.
+/// Names of facilities of other programs that encrypt and work here.
 fn others(catalogue: &Catalogue, wanted: &dyn Fn(&&Facility) -> bool) -> Vec<String> {
     let others = catalogue.all().iter().filter(|f| f.baseline.is_some() && !f.is_ours());
     others.filter(wanted).filter(|f| f.missing().is_none()).map(|f| f.name.clone()).collect()
 }
 
 impl PreparedRun {
-    /// What is there of the plan, and whether it fits. `program` is this program.
+    /// Checks which parts of the plan are available here, and whether they fit. `program` is this program.
     ///
     /// # Errors
     /// `Misuse` for names that nothing has, and where there is too little room; `Unsupported` where nothing can be
@@ -293,7 +293,7 @@ impl PreparedRun {
             let hint = reasons.collect::<Vec<_>>().join(" ");
             return Err(Error::unsupported("none of this can be measured here").hint(hint));
         }
-        // As many on each medium.
+        // Each medium has the same number of them.
         let (on_each, media) = (facilities.len() / (plan.more.len() + 1), plan.media());
         let all_fit = media.map(|medium| Ok(stores_at_once(medium, &plan, on_each, &workloads)? == StoresAtOnce::All));
         let all_fit = all_fit.collect::<Result<Vec<_>>>()?.into_iter().all(|fit| fit);
@@ -320,7 +320,8 @@ impl PreparedRun {
     }
 }
 
-/// The facilities that the plan names, and what was found of them, on each medium: each was asked once.
+/// The facilities that the plan names, repeated for each medium with their records. Each facility was checked only
+/// once.
 fn on_each_medium(plan: &Plan, named: &[(Facility, FacilityRecord)]) -> Vec<(Facility, FacilityRecord)> {
     let on = |(facility, record): &(Facility, FacilityRecord), medium| {
         let name = plan.on_medium(&facility.name, medium)?;
@@ -398,7 +399,7 @@ fn room(workload: &Workload, plan: &Plan) -> u64 {
 /// Checks whether all stores fit on a medium at once, or one at a time.
 ///
 /// # Errors
-/// `Misuse` where not even that is so.
+/// `Misuse` if not even one at a time fits.
 fn stores_at_once(
     medium: &Backing,
     plan: &Plan,

@@ -26,7 +26,7 @@ pub(super) fn read_file(path: &Path) -> Result<Vec<u8>> {
     open().and_then(|file| read(&file)).map_err(|e| e.at(path))
 }
 
-/// The same of one that is open.
+/// The same for an open file.
 pub(super) fn read(file: &File) -> Result<Vec<u8>> {
     let bytes = files::read_at_most(file, FILE_MAX)?;
     bytes.ok_or_else(|| Error::misuse(format!("longer than {}, which is too long for a run", size(FILE_MAX))))

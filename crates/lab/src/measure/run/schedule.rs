@@ -33,7 +33,7 @@ pub struct ScheduledPass {
     pub facility: String,
     /// Name of the workload.
     pub workload: String,
-    /// From 0; nothing for the warm-up.
+    /// From 0; `None` for the warm-up.
     pub round: Option<usize>,
     /// How many facilities had their turn in this round before.
     pub position: usize,
@@ -67,7 +67,7 @@ pub trait Bench {
     /// Carries a step out.
     ///
     /// # Errors
-    /// Whatever fails. `Unsupported` of a workload leaves the facility out of it; `Cancelled` ends the run.
+    /// Any error. After `Unsupported`, the facility is left out of the workload; `Cancelled` ends the run.
     fn pass(&mut self, step: &ScheduledPass) -> Attempt;
 
     /// Waits, for a while, until other programs leave the machine alone.
@@ -112,7 +112,7 @@ pub fn carry_out(
 }
 
 /// Carries a step out, and repeats it while other programs disturb it: the least disturbed attempt counts. The figures
-/// themselves choose nothing. A repeat that fails is the last; the attempt before it still counts.
+/// themselves do not influence the choice. A repeat that fails is the last; the attempt before it still counts.
 fn undisturbed(state: &RunState, bench: &mut dyn Bench, step: &ScheduledPass) -> (Option<PassDone>, Option<Trouble>) {
     let load = |done: &PassDone| done.conditions.others.unwrap_or_default();
     let disturbed = |pass: &Pass| pass.conditions.others.is_some_and(|others| others.disturbs());
@@ -208,7 +208,7 @@ struct History<'a> {
     workload: &'a str,
     /// Whether it succeeded, by round and facility.
     tried: BTreeMap<Option<usize>, BTreeMap<&'a str, bool>>,
-    /// The figures by facility: by case, and there by round.
+    /// The figures by facility, then by case, then by round.
     figures: BTreeMap<&'a str, Vec<Vec<(usize, f64)>>>,
 }
 
@@ -273,7 +273,7 @@ impl<'a> History<'a> {
         let plan = &self.state.run.plan;
         let Some(round) = round.filter(|round| *round >= plan.min_repeats) else { return true };
         if round >= plan.max_repeats {
-            // In the place of a round in which it failed.
+            // Marks a round in which the workload failed.
             return self.successes(facility, round) < plan.min_repeats;
         }
         let baseline = self.state.baseline(facility).filter(|b| eligible.contains(b));
@@ -286,7 +286,7 @@ impl<'a> History<'a> {
         self.tried.range(Some(0)..Some(round)).filter(done).count()
     }
 
-    /// Whether all figures from before this round vary little enough, and are enough.
+    /// Whether there are enough figures from before this round, and all vary little enough.
     fn steady(&self, facility: &str, round: usize) -> bool {
         let plan = &self.state.run.plan;
         let enough = self.successes(facility, round) >= plan.min_repeats;

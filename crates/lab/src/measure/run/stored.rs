@@ -15,7 +15,7 @@ pub const FILE: &str = "run.json";
 /// The run in a folder, in its journal, or in a file of JSON: of the run alone, or of a whole report.
 ///
 /// # Errors
-/// `Io`; `Malformed` for what is no run; `Unsupported` for a run of another version.
+/// `Io`; `Malformed` for anything that is not a run; `Unsupported` for a run of another version.
 pub fn load(path: &Path) -> Result<Run> {
     // The journal exists from the beginning, and is never older than what is made from it.
     if path.is_dir() {

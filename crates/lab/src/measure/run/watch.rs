@@ -46,8 +46,7 @@ impl Watch {
         }
     }
 
-    /// What happened up to now. The clock is the mean of what it was before and what it is now: a processor that works
-    /// has the clock that its work was done with.
+    /// What happened up to now. The clock frequency is the mean of its values before and after the work.
     pub fn conditions(self, caches_dropped: bool) -> Conditions {
         let (seconds, times, now) = (self.began.elapsed().as_secs_f64(), ProcessTimes::now(), processors());
         let [cpu_pressure, io_pressure] = [0, 1].map(|i| {
@@ -73,9 +72,9 @@ impl Watch {
 /// What other programs did in this time: the processors' time without the `own_s` seconds of the lab's processes and kernel
 /// threads.
 ///
-/// The time of processes is exact, that of processors is a sample: a tick counts as a whole for who has the processor
-/// then. The deviation of such a sum is at most the root of the busy ticks, and half the root of all; three of it are left
-/// to chance.
+/// The time of processes is exact, that of processors is a sample: each tick is charged whole to the process that has
+/// the processor at that moment. The deviation of such a sum is at most the square root of the number of busy ticks,
+/// and half the square root of all ticks. Up to three deviations are attributed to chance.
 fn other_load(seconds: f64, before: &Processors, now: &Processors, own_s: f64) -> OtherLoad {
     let used_s = now.programs_s - before.programs_s;
     let most_s = used_s.min((now.total_s - before.total_s) / 4.0).max(0.0);
@@ -125,8 +124,8 @@ fn mean(values: &[f64]) -> Option<f64> {
     (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
 }
 
-/// How often any processor was throttled for its temperature since the start of the machine; nothing where no one
-/// counts.
+/// How often any processor was throttled for its temperature since the start of the machine; `None` if the kernel does
+/// not count.
 fn throttled(processors: &Path) -> Option<u64> {
     let times = |folder: PathBuf| number(&folder.join("thermal_throttle/core_throttle_count"));
     each(processors).filter_map(times).reduce(|a, b| a + b)
@@ -172,7 +171,8 @@ mod tests {
         let processors =
             |programs_s| Processors { busy_s: programs_s, programs_s, steal_s: 0.0, total_s: 2.0 * programs_s };
         let load = |own_s| other_load(10.0, &processors(100.0), &processors(110.0), own_s);
-        // All of it is the lab's, then all but half a processor, then more than the sample shows.
+        // First the lab uses all of the time, then all but half a processor; then others use a little less, and a
+        // little more, than chance explains.
         assert!(!load(10.0).disturbs() && load(10.0).cpu_s == 0.0 && load(11.0).cpu_s == 0.0);
         assert!(load(5.0).disturbs() && (load(5.0).processors() - 0.5).abs() < 1e-9);
         // Three deviations are 0.44 s here, and 5 % of a processor is 0.5 s.

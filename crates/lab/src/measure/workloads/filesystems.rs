@@ -18,7 +18,8 @@ pub fn times(workload: &Workload, plan: &Plan) -> usize {
     named(workload, plan).into_iter().filter(|kind| kind.missing().is_none()).count()
 }
 
-/// Does `work` on each of them. Cases of other file systems than the usual one have its name after the series.
+/// Does `work` on each of them. Cases of file systems other than the usual one have the file system's name after the
+/// series.
 ///
 /// # Errors
 /// Those of `work`.
@@ -37,7 +38,7 @@ pub fn on_each(
         if kind != FilesystemKind::Ext4 && target.facility().gives == Gives::Folder {
             let facility = &target.facility().name;
             all.notes.push(format!(
-                "{facility} is not measured with {} on {}: It is a folder.",
+                "{facility} is not measured with {} on {}: it provides a folder.",
                 workload.name,
                 kind.name()
             ));

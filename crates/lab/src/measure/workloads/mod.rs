@@ -50,8 +50,8 @@ pub struct Workload {
     pub version: fn() -> Option<String>,
     /// Seconds that a pass will take on a facility of moderate speed, about.
     pub estimate_s: fn(&Plan) -> f64,
-    /// Seconds that it takes besides, about, to make what it does not have on this machine yet, such as a small Debian;
-    /// 0 where there is nothing to make.
+    /// Estimated additional seconds to make what this machine does not have yet, such as a small Debian; 0 if nothing
+    /// must be made.
     pub once_s: fn() -> f64,
     /// Bytes of room that it needs in a volume.
     pub room: fn(&Plan) -> u64,
@@ -94,7 +94,7 @@ pub enum On {
 pub struct WorkloadOutcome {
     /// Figures. Every pass of a workload under one plan gives the same cases.
     pub measures: Vec<Measure>,
-    /// Requests over time, with `facility` and `workload` filled in by who asked for the pass.
+    /// Requests over time, with `facility` and `workload` filled in by the caller.
     pub traces: Vec<Trace>,
     /// Notes for the reader, in whole sentences that are the same in each pass: they are shown once.
     pub notes: Vec<String>,

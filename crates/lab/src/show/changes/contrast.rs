@@ -2,7 +2,7 @@
 
 use crate::model::statistics::CONFIDENCE;
 
-/// A difference of means, with its 95 % interval and how likely one as large is by chance.
+/// A difference of means, with its 95 % interval and the probability of one as large by chance.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Contrast {
     /// The weighted sum of the groups' means.
@@ -40,9 +40,9 @@ pub(super) fn contrast(groups: &[(f64, Vec<f64>)]) -> Contrast {
     Contrast { estimate, low: estimate - reach, high: estimate + reach, p: t_tails(estimate / error, freedom) }
 }
 
-/// For each probability, the smallest rate of false discoveries at which it counts as one, by Benjamini and Hochberg
-/// (1995): among those at or below 0.05, one of 20 is expected to be false. It holds for tests that are independent or
-/// that err together, as figures of one run do.
+/// For each probability, the smallest rate of false discoveries at which it counts as a discovery, by Benjamini and
+/// Hochberg (1995): among those at or below 0.05, one of 20 is expected to be false. It holds for tests that are
+/// independent or that err together, as figures of one run do.
 pub(super) fn false_discovery_rates(p: &[f64]) -> Vec<f64> {
     let mut order: Vec<usize> = (0..p.len()).collect();
     order.sort_unstable_by(|&a, &b| p[b].total_cmp(&p[a]));

@@ -91,8 +91,8 @@ pub struct FigureChange {
     pub old: f64,
     /// The median, or the loss.
     pub new: f64,
-    /// How much more performance there is now: -0.1 is 10 % less. Of losses, it is the performance that is left beside
-    /// the baseline that is compared. It is the change of the geometric mean.
+    /// How much more performance there is now: -0.1 is 10 % less. If losses are compared, it applies to the share of
+    /// the baseline's performance that is left. It is the change of the geometric mean.
     pub change: f64,
     /// Lower end of its 95 % interval, which is not corrected for the number of cells.
     pub low: f64,
@@ -100,7 +100,7 @@ pub struct FigureChange {
     pub high: f64,
     /// The false discovery rate at which this change would be reported.
     pub false_discovery_rate: f64,
-    /// What it comes to, with the correction and the limit.
+    /// The verdict, after the correction and the limit.
     pub verdict: LossVerdict,
 }
 
@@ -126,13 +126,13 @@ impl RunChanges {
         changes
     }
 
-    /// Those that became slower, and faster.
+    /// The numbers of cells that became slower, and faster.
     pub fn counts(&self) -> (usize, usize) {
         let count = |verdict| self.cells.iter().filter(|c| c.verdict == verdict).count();
         (count(LossVerdict::Slower), count(LossVerdict::Faster))
     }
 
-    /// Those that became slower by this share or more.
+    /// The cells that became slower by this share or more.
     pub fn slower_by(&self, share: f64) -> impl Iterator<Item = &FigureChange> {
         self.cells.iter().filter(move |c| c.verdict == LossVerdict::Slower && c.change <= -share)
     }
@@ -167,8 +167,8 @@ fn missing(here: &Summary, there: &Summary) -> Vec<CellName> {
     here.cells.iter().filter(|cell| find(there, cell).is_none()).map(CellName::of).collect()
 }
 
-/// A change before all are judged: `false_discovery_rate` is still the probability of this one alone. Nothing for a
-/// cell that has no loss, where losses are compared: a baseline, or a cost.
+/// A change before all are judged: `false_discovery_rate` is still the probability of this one alone. `None` if losses
+/// are compared and the cell has none: a baseline, or a cost.
 ///
 /// # Errors
 /// Why it cannot be compared.
@@ -212,7 +212,7 @@ fn logs(cell: &Cell) -> Result<Vec<f64>, String> {
         return Err(format!("{} has {} samples, but {ENOUGH} are required", cell.facility, cell.samples.len()));
     }
     if cell.samples.iter().any(|&sample| sample <= 0.0 || !sample.is_finite()) {
-        return Err(format!("a sample of {} is 0, which has no ratio to another", cell.facility));
+        return Err(format!("a sample of {} is 0, so it has no ratio to another", cell.facility));
     }
     Ok(cell.samples.iter().map(|sample| sample.ln()).collect())
 }

@@ -178,8 +178,8 @@ impl Rule {
                 && layer_of(f) == layer
                 && self.matched_by.holds(f, case)
                 && !REPEATED.contains(&f.table.as_str())
-                // An hdparm run tells its time as well, and a slow disk's last block makes that of the method, not of
-                // the disk.
+                // hdparm and dd also print the time. It depends on the method: hdparm finishes its last block, which
+                // takes long on a slow disk.
                 && (f.metric != "time" || !self.theirs.starts_with("hdparm") && !self.theirs.starts_with("dd"))
         };
         gathered(losses().iter().filter(belongs))
@@ -354,7 +354,7 @@ mod tests {
             .find(|t| t.platform.starts_with("HP") && t.facility == "TrueCrypt, AES" && t.aes_acceleration == "off")
             .expect("the HP EliteBook");
         assert!(hp.high > 0.92 && hp.high < 0.99 && hp.year == 2010 && hp.sources == ["BSI 2010, 5.3.3"], "{hp:?}");
-        // Another block size, another figure; a read, none.
+        // Another block size has another figure. A read has none.
         assert!(rule.theirs_of(&Case::new("write").at(Axis::Block, 4097.0 * 1.01), EncryptedLayer::Volume).is_empty());
         assert!(rule.theirs_of(&Case::new("read").at(Axis::Block, 4096.0), EncryptedLayer::Volume).is_empty());
         // A facility that encrypts files stands beside no volume.

@@ -37,7 +37,7 @@ pub struct FacilityFeatures {
     /// Systems that need nothing installed.
     #[serde(default)]
     pub builtin: Vec<Platform>,
-    /// Systems that it can hold and start.
+    /// Systems that it can hold and boot.
     #[serde(default)]
     pub starts: Vec<Platform>,
     /// Whether it takes a whole disk or partition.
@@ -76,7 +76,7 @@ pub struct FacilityFeatures {
     pub sizes: bool,
     /// Which of the five facilities of the thesis of 2010 it is.
     pub thesis: Option<String>,
-    /// The format of this program that it is.
+    /// The name of this program's format, if it is one.
     pub format: Option<String>,
     /// What runs of the lab call it.
     #[serde(default)]

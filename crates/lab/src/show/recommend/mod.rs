@@ -59,7 +59,7 @@ pub struct RecommendedFacility {
     pub sources: Vec<String>,
 }
 
-/// A line of the reckoning.
+/// A reason with its points.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Reason {
     /// What it counts.
@@ -105,7 +105,7 @@ fn for_the_disk(measured: &Measured) -> Option<String> {
     Reckoning::of(&answers, measured).ranked.first().map(|r| r.features.name.clone())
 }
 
-/// Facilities in order, and those that are out.
+/// Facilities in order, and those that are ruled out.
 struct Reckoning {
     ranked: Vec<Ranked>,
     out: Vec<RuledOut>,

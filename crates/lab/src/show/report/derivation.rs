@@ -38,11 +38,11 @@ impl Text for DerivationReport {
         let (bytes, trial) = (self.derivations.first().map_or(0, |d| d.key_bytes), &self.trial);
         let threads = if trial.threads == 1 { "1 thread".into() } else { format!("{} threads", trial.threads) };
         format!(
-            "PBKDF2 with HMAC, {bytes} bytes of key, one thread:\n\n{}\nAll {} derivations that a password for a \
-             volume must be tried with take {:.1} ms on {threads}: {:.0} passwords per second can be tried on one \
+            "PBKDF2 with HMAC, {bytes} bytes of key, one thread:\n\n{}\nA password for a volume must be tried with {} \
+             derivations. Together they take {:.1} ms on {threads}: {:.0} passwords per second can be tried on one \
              header.\nThe engine takes {:.1} ms to say that a password opens nothing: it tries every copy of the \
              header with every cipher and mode.\n\n\
-             What one graphics card ({}) guesses, computed from its published rates, for what each format creates by default; and \
+             Guesses per second with one graphics card ({}), computed from its published rates, for the defaults of each format; and \
              the bits that a random password needs to withstand it for ten years on average:\n\n{guesses}",
             table(headings, self.derivations.iter().map(row)),
             trial.derivations,

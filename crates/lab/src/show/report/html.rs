@@ -15,14 +15,14 @@ use crate::model::figures::Run;
 use canvas::Look;
 use sections::{Ciphers, Drawing, Section};
 
-/// Findings that are shown at once, and notes.
+/// The number of findings, and of notes, that are shown at once.
 const AT_ONCE: usize = 8;
 
-/// Characters of a cell that is given room for words.
+/// A cell with more characters than this is set as running text.
 const LONG: usize = 40;
 
 impl RunReport<'_> {
-    /// One self-contained page with charts. There is no script in it, and nothing that is fetched from elsewhere.
+    /// One self-contained page with charts. It has no script, and fetches nothing.
     ///
     /// # Errors
     /// `Io` where a chart cannot be drawn.
@@ -95,7 +95,7 @@ struct Table {
 }
 
 impl Table {
-    /// A table with these headings, which are set as what is below them.
+    /// A table with these headings, which are aligned like the cells below them.
     fn new<'c>(
         caption: impl Into<String>,
         columns: impl IntoIterator<Item = &'c str>,

@@ -67,10 +67,10 @@ pub enum PagePart {
     Last,
 }
 
-/// What is drawn of a table: losses here beside those that were published. What has only one of them is in the table alone.
+/// A chart of a table: losses measured here beside published ones. Rows that have only one of the two are left out.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Chart {
-    /// Bars in groups, each with a heading; what each pair is of.
+    /// Groups of bars, each with a heading and named pairs.
     Bars(Vec<(String, Vec<(String, LossPair)>)>),
     /// Small charts on one scale over this axis, each with its title and the pairs at their places.
     Lines(Axis, Vec<(String, Vec<(f64, LossPair)>)>),
@@ -112,7 +112,7 @@ impl<T: CsvRecord> CsvRecord for &T {
     }
 }
 
-/// Something that is told to people.
+/// A report for people.
 pub trait Text {
     /// Whole lines.
     fn text(&self) -> String;

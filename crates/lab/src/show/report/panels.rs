@@ -52,7 +52,7 @@ impl Panel<'_> {
     }
 }
 
-/// The panels of a workload. Cells whose figures are no numbers are in none of them: [`strays`] counts those.
+/// The panels of a workload. Cells whose figures are not numbers are left out: [`strays`] counts those.
 pub(super) fn panels<'a>(summary: &'a Summary, workload: &str) -> Vec<Panel<'a>> {
     let cells = || summary.cells.iter().filter(|c| c.workload == workload && is_number(c));
     let same_line = |a: &Case, b: &Case| a.operation == b.operation && a.series == b.series && a.axis == b.axis;
@@ -85,7 +85,7 @@ pub(super) fn panels<'a>(summary: &'a Summary, workload: &str) -> Vec<Panel<'a>>
             }),
         }
     }
-    // What explains the others comes after them.
+    // Shares explain the other figures and come last.
     panels.sort_by_key(|p| p.unit == Unit::Share);
     let layers = once(summary.cells.iter().map(layer));
     for panel in &mut panels {
@@ -98,7 +98,7 @@ pub(super) fn panels<'a>(summary: &'a Summary, workload: &str) -> Vec<Panel<'a>>
     panels
 }
 
-/// The name of the baseline of a cell's layer, which is the facility itself for one of those.
+/// The name of the baseline of a cell's layer; for a baseline, its own name.
 pub(super) fn layer(cell: &Cell) -> &str {
     cell.baseline.as_deref().unwrap_or(&cell.facility)
 }
@@ -165,7 +165,7 @@ pub(super) fn axis_words(axis: Axis) -> &'static str {
 /// A unit in which figures are written.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Scale {
-    /// How much of the figures' own unit it is.
+    /// Its size in the figures' own unit.
     pub(super) one: f64,
     /// What it is called.
     pub(super) name: &'static str,
@@ -194,7 +194,7 @@ impl Scale {
     pub(super) fn text(self, figure: f64) -> String {
         match figure / self.one {
             _ if self.name == "MB/s" => rate(figure),
-            // Nothing beside what else is in this unit.
+            // Negligible beside the other figures in this unit.
             none if none.abs() < 5e-4 => "0".into(),
             value => plain(value),
         }

@@ -19,10 +19,10 @@ impl PooledRuns {
     pub fn sentences(&self) -> Vec<String> {
         let count = |verdict| self.count(verdict);
         let mut sentences = vec![format!(
-            "Of {} that at least two runs have, encryption is slower on all machines in {} and on some in {}; no \
-             machine shows a measurable difference in {}.",
-            counted(self.figures.len(), "figure"),
+            "In {} of {} that at least two runs have, encryption is slower on all machines, and in {} on some machines. In \
+             {}, no machine shows a measurable difference.",
             count(PooledVerdict::SlowerOnAll),
+            counted(self.figures.len(), "figure"),
             count(PooledVerdict::SlowerOnSome),
             count(PooledVerdict::Same),
         )];

@@ -158,10 +158,15 @@ fn lost(loss: f64, loses: &str, gains: &str) -> String {
     if loss < 0.0 { format!("{gains} {} %", percent(-loss)) } else { format!("{loses} {} %", percent(loss)) }
 }
 
-/// The section of published losses for the report of a run; nothing where none stands beside.
+/// The section of published losses for the report of a run; `None` if there are none for its workloads.
 pub(super) fn losses_section(beside: &[LossesBeside]) -> Option<Extra> {
     let mut text = paragraphs(beside);
-    text.insert(0, "What the studies lost in the same tests or in similar ones. Losses of different machines are comparable, speeds are not.".into());
+    text.insert(
+        0,
+        "The studies' losses in the same tests or in similar ones. Losses of different machines are comparable, \
+         speeds are not."
+            .into(),
+    );
     let rows =
         beside.iter().flat_map(|b| b.rows().into_iter().map(move |row| [vec![b.title()], row.to_vec()].concat()));
     (!beside.is_empty()).then(|| Extra {
@@ -213,7 +218,7 @@ impl LossesBeside {
     }
 }
 
-/// The section of TrueCrypt's windows for the report of a run; nothing where none stands beside.
+/// The section of TrueCrypt's windows for the report of a run; `None` if there are none for its ciphers.
 pub(super) fn ciphers_section(beside: &[CipherBeside]) -> Option<Extra> {
     let rows: Vec<Vec<String>> = beside.iter().flat_map(cipher_rows).map(Vec::from).collect();
     (!rows.is_empty()).then(|| Extra {

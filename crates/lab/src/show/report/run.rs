@@ -44,19 +44,19 @@ impl RunReport<'_> {
         csv(&self.summary.cells)
     }
 
-    /// One line for each raw figure, those of warm-ups included.
+    /// One line for each raw figure, including those of warm-ups.
     pub fn samples_csv(&self) -> String {
         let of = |pass| move |measure| Sample { pass, measure };
         csv(&self.run.passes.iter().flat_map(|pass| pass.measures.iter().map(of(pass))).collect::<Vec<_>>())
     }
 
-    /// The study that was repeated in Markdown: its tables and conclusions; empty where none was.
+    /// The repeated study as Markdown: its tables and conclusions; empty if no study was repeated.
     pub fn study_markdown(&self) -> String {
         let (disturbance, warnings) = self.split_warnings();
         super::study::markdown(self.run, self.summary, disturbance.as_deref(), &warnings)
     }
 
-    /// One line for each cell of the tables of the study that was repeated; empty where none was.
+    /// One line for each table cell of the repeated study; empty if no study was repeated.
     pub fn study_csv(&self) -> String {
         csv(&super::study::records(self.run, self.summary))
     }
@@ -75,7 +75,7 @@ csv_record!(Cell {
     cpu_s_per_gb: optional(cpu_s_per_gb, |s| exact(*s)),
 );
 
-/// One raw figure with the pass that it comes from.
+/// One raw figure with its pass.
 struct Sample<'a> {
     pass: &'a Pass,
     measure: &'a Measure,
@@ -195,7 +195,7 @@ fn extra_text(extra: &Extra) -> String {
     text
 }
 
-/// A row whose cells are sentences: the last cell and the first one, and below them the others.
+/// A row whose cells are sentences: first the last cell with the first one, then the others, a line each.
 fn paragraph(extra: &Extra, row: &[String]) -> String {
     let [first, others @ .., last] = row else { return String::new() };
     let others = extra.columns.iter().skip(1).zip(others).filter(|(_, cell)| !cell.is_empty());
@@ -211,7 +211,8 @@ fn panel_text(panel: &Panel) -> String {
     }
 }
 
-/// A line for each facility, and a line of losses under each that has a baseline; over the places on the axis.
+/// One line per facility, with one column for each place on the axis. If the facility has a baseline, a line of losses
+/// follows.
 fn curve_text(panel: &Panel, scale: Scale) -> String {
     let name = |facility: &str| facility.chars().count();
     let names = panel.facilities().into_iter().map(name).max().unwrap_or(0).max("  loss %".len());
@@ -310,7 +311,8 @@ mod tests {
             let changes = RunChanges::between(&sample::run(), &run, 0.03);
             assert!(!changes.text().contains('\u{1b}'));
         });
-        // The run itself is valid. How many of the changed ones are depends on the machine that the run records.
+        // The unchanged run is valid. How many of the changed ones are valid depends on the machine that the run
+        // records.
         assert!(reported.get() > 1, "{} of them were runs", reported.get());
     }
 

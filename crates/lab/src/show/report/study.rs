@@ -98,7 +98,7 @@ pub(super) fn markdown(run: &Run, summary: &Summary, disturbance: Option<&str>, 
     text
 }
 
-/// What of the study's document is repeated; nothing where the study does not tell.
+/// The parts of the study's document that are repeated; `None` if the study does not say.
 fn section_by_section(study: &Study) -> Option<Extra> {
     let row = |StudySection { of, about, here, how }: &StudySection| {
         let here = match here {
@@ -147,7 +147,7 @@ fn costs(run: &Run, summary: &Summary) -> impl Iterator<Item = Extra> {
     processor_time.into_iter().chain(energy)
 }
 
-/// A table of medians with a row for each workload and a column for each facility; nothing where there are no figures.
+/// A table of medians with a row for each workload and a column for each facility; `None` if there are no figures.
 fn by_workload(
     run: &Run,
     (title, unit): (&str, &str),
@@ -284,7 +284,7 @@ fn table(filled: &FilledTable<'_>, summary: &Summary) -> Extra {
 /// What is advised in each scenario.
 const ADVISED: [&str; 3] = ["who", "today", "what counts"];
 
-/// Reasons that are told of each.
+/// Reasons that are given for each.
 const TOLD: usize = 2;
 
 /// For each scenario, the answer of `claviger lab recommend` by its rules alone. The run's figures are ignored: the run measured
@@ -349,7 +349,7 @@ fn row(cell: &StudyCell<'_>, scale: Option<Scale>) -> [String; 9] {
     ]
 }
 
-/// Small charts of the losses, one for each column and series, where the rows are places on one axis: nothing otherwise.
+/// Small charts of the losses, one for each column and series, if the rows are places on one axis; `None` otherwise.
 fn lines(filled: &FilledTable<'_>, summary: &Summary) -> Option<Chart> {
     let rows = &filled.table.rows;
     if once(rows.iter().map(|row| row.x)).len() < FEWEST || rows.iter().any(|row| row.x.is_none()) {
@@ -379,7 +379,7 @@ fn lines(filled: &FilledTable<'_>, summary: &Summary) -> Option<Chart> {
     (!charts.is_empty()).then_some(Chart::Lines(axis, charts))
 }
 
-/// Bars of the losses, row by row; nothing where that would be a single pair.
+/// Bars of the losses, row by row; `None` if that would be a single pair.
 fn bars(filled: &FilledTable<'_>) -> Option<Chart> {
     let of = |row: &str| {
         let cells = filled.cells.iter().filter(|cell| cell.row == row);
@@ -397,7 +397,7 @@ fn pair(cell: &StudyCell<'_>) -> Option<LossPair> {
     Some(LossPair { here: [loss.loss, loss.low, loss.high], theirs })
 }
 
-/// Those of the words that are not empty.
+/// The words that are not empty.
 fn joined(words: [&str; 3]) -> String {
     words.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>().join(", ")
 }

@@ -42,7 +42,7 @@ pub(super) fn is_numeric(cell: &str) -> bool {
     cell.chars().all(|c| c.is_ascii_digit() || matches!(c, '.' | ',' | '-' | '–' | '−' | '+' | '…' | ' ' | '%' | '*'))
 }
 
-/// A figure in full: latencies of microseconds are seconds here. Empty for what is no number.
+/// A figure in full: latencies of microseconds are seconds here. Empty for anything that is not a number.
 pub(super) fn exact(value: f64) -> String {
     match value {
         v if !v.is_finite() => String::new(),
@@ -59,8 +59,8 @@ pub(super) fn bar(value: f64, largest: f64) -> String {
     format!("{}{}", "█".repeat(eighths / 8), EIGHTHS[eighths % 8])
 }
 
-/// Writes a record's columns: its fields, all of which have to be named, so that a new one is not forgotten, and the columns made of
-/// them, each of the same name or with the cell that it has.
+/// Writes the columns of a record. All fields must be named, so that a new one is not forgotten. A column has the name
+/// of a field, or a cell of its own.
 macro_rules! csv_record {
     ($type:ty { $($fields:tt)* } => $($column:ident $(: $cell:expr)?),* $(,)?) => {
         impl CsvRecord for $type {
@@ -75,7 +75,7 @@ macro_rules! csv_record {
 }
 pub(super) use csv_record;
 
-/// The cell of what need not be there.
+/// The cell of an optional value; empty for `None`.
 pub(super) fn optional<T>(value: &Option<T>, cell: impl Fn(&T) -> String) -> String {
     value.as_ref().map(cell).unwrap_or_default()
 }

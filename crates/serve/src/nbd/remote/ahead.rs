@@ -55,7 +55,8 @@ pub struct Ahead {
     until: u64,
     /// Reads elsewhere since the last read in order.
     strays: u32,
-    /// Bytes requested in vain, less a quarter of the useful ones. Read-ahead is no use to several readers in different places.
+    /// Bytes requested in vain, less a quarter of the useful ones. Read-ahead does not help several readers in
+    /// different places.
     in_vain: u64,
     asked: VecDeque<(Part, Instant)>,
 }

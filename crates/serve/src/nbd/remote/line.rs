@@ -172,7 +172,7 @@ impl Line {
         self.written.load(Ordering::SeqCst)
     }
 
-    /// Records that a flush succeeded which was requested after this many writes.
+    /// Records the success of a flush that was requested after this many writes.
     pub fn flushed(&self, written: u64) {
         self.flushed.fetch_max(written, Ordering::SeqCst);
     }

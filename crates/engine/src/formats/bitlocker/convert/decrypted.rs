@@ -46,7 +46,7 @@ pub(super) fn to_be_left(header: &BitLockerHeader, with: &Unlock<'_>, towards: O
             unlock::open(&copy.metadata, with)?;
         }
         return Err(malformed_state(
-            "the metadata say that the volume is decrypted, but still hold protected keys that do not seal that state",
+            "the metadata say that the volume is decrypted, but still hold protected keys, and these do not confirm it",
         ));
     }
     let places = Places::of(&header.boot, &copy.metadata, store.len())?;

@@ -115,8 +115,8 @@ fn all_sums(Checksums { hash, block }: Checksums, bytes: &[u8]) -> Vec<u8> {
     sums
 }
 
-/// The checksums of the next zone, for the same part of it as `part` is of the hot zone. They replace the hot zone's checksums once
-/// that is on the disk, before the header says so.
+/// The checksums of the part of the next zone that corresponds to `part` of the hot zone. They replace the hot zone's
+/// checksums once that is on the disk, before the header says so.
 fn sums_of_next(
     state: &ReencryptionState,
     stores: &HeaderAndData<'_>,

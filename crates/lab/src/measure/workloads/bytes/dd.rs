@@ -13,7 +13,7 @@ use crate::model::words::size;
 /// The block sizes of the BSI's study, and that of a large copy.
 const BLOCKS: &[usize] = &[512, 1024, 2048, 4096, 8192, 16384, 32768, LARGE];
 
-/// The ends of them, and the sector of today's disks.
+/// The smallest and largest of these sizes, and the sector size of today's disks.
 const QUICK_BLOCKS: &[usize] = &[512, 4096, 32768, LARGE];
 
 /// The parameters a study can set, for both workloads here.
@@ -168,7 +168,7 @@ struct Sweep<'a> {
     lab: &'a Lab,
     extent: &'a Extent,
     data: &'a Data,
-    /// What tells its figures from those of other data.
+    /// Distinguishes its figures from those of other data.
     series: &'static str,
     /// What was written in this pass.
     written: WrittenPasses,

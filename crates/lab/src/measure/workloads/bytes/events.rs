@@ -17,7 +17,7 @@ const TRACING: &str = "/sys/kernel/tracing";
 /// KiB of the kernel's buffer for each processor: a request takes some 100 bytes.
 const BUFFER_KIB: u32 = 8 << 10;
 
-/// How the instances of a lab are called, before the number of its process.
+/// The prefix of the names of a lab's trace instances; the number of its process follows.
 const NAME: &str = "claviger-lab-";
 
 /// Bytes of a sector, as the kernel counts.
@@ -92,7 +92,7 @@ impl Drop for Events {
 struct BlockDevice {
     /// The disk's number in the kernel's own form, 12 bits and 20.
     disk: u64,
-    /// The sectors of the disk that it has.
+    /// The range of sectors of the disk that belongs to the device.
     start: u64,
     end: u64,
 }
@@ -138,8 +138,8 @@ fn read(text: &str, start: u64) -> Vec<TracedRequest> {
     requests
 }
 
-/// `dd-71 [001] ..... 12.345678: block_rq_issue: 7,0 WS 4096 () 2048 + 8 none,0,0 [dd]`. The name of a program may hold anything, but
-/// for what stands before the event.
+/// `dd-71 [001] ..... 12.345678: block_rq_issue: 7,0 WS 4096 () 2048 + 8 none,0,0 [dd]`. The name of a program may hold
+/// anything except the text before the event.
 fn request(line: &str, start: u64) -> Option<TracedRequest> {
     let (before, event) = line.split_once(": block_rq_issue: ")?;
     let at: f64 = before.rsplit(' ').next()?.parse().ok()?;
@@ -180,7 +180,7 @@ mod tests {
         assert_eq!(requests, expected.map(|(at, offset, len, write)| TracedRequest { at, offset, len, write }));
     }
 
-    /// The kernel's trace events, mounted where nobody had done that, as systemd does.
+    /// The folder of the kernel's trace events. Mounts it if nobody has, as systemd does.
     struct Mounted(bool);
 
     impl Mounted {

@@ -32,7 +32,7 @@ const fn job(operation: &'static str, pattern: &'static str, block: u64, depth: 
     Job { operation, pattern, block, depth, threads: 1, unit }
 }
 
-/// Four threads at the same time, which are one figure.
+/// Four threads at the same time, which count as one figure.
 const fn of_four(job: Job) -> Job {
     Job { threads: 4, ..job }
 }
@@ -57,7 +57,7 @@ fn runtime_s(plan: &Plan) -> f64 {
     plan.level.choose([0.3, 3.0, 30.0])
 }
 
-/// Bytes that requests go to.
+/// The size of the area that requests go to, in bytes.
 fn region(plan: &Plan) -> u64 {
     capped(plan.level.choose([64 * MIB, 512 * MIB, 4096 * MIB]), plan)
 }
@@ -79,8 +79,8 @@ pub static FIO: Workload = Workload {
         )
     },
     not: "Data read are not compared with the data written. Processor time includes fio's own work for creating \
-        requests and random data; fio's own work in an idle run is subtracted. In a short run, 99.9 % rests on few \
-        requests.",
+        requests and random data; fio's own work in an idle run is subtracted. In a short run, the figure for \
+        99.9 % is based on few requests.",
     on: On::Bytes,
     missing: || program::missing(&["fio"]),
     version: || program::version(Command::new("fio").arg("--version")),
@@ -129,8 +129,8 @@ fn io_uring_allowed() -> bool {
     }
 }
 
-/// The engine for this way, of those that fio lists. Others than these do not keep many requests under way: libaio does
-/// so around the page cache only.
+/// The engine for this way of access, among those that fio lists. Other engines do not keep many requests in flight:
+/// libaio does so only past the page cache.
 fn engine(surface: &Surface, list: &str, io_uring: bool) -> Result<&'static str> {
     let has = |name: &str| list.lines().any(|line| line.trim() == name);
     match &surface.way {

@@ -82,7 +82,7 @@ fn timings(file: &File, len: u64, times: &Times, lab: &Lab) -> Result<Vec<Measur
     let mut buffer = Buffer::new(BUFFER);
     let (cached, took_cached) = cached(file, times.cached_s, &mut buffer)?;
     let (buffered, took_buffered) = long_enough(lab, || {
-        // What this file has in memory, and what the layers below have.
+        // Drops what the layers below have cached, then what is cached of this file.
         drop_caches(lab, true)?;
         fadvise(file, 0, None, Advice::DontNeed).map_err(std::io::Error::from)?;
         Ok(buffered(file, len, times.buffered_s, &mut buffer)?)
@@ -150,7 +150,7 @@ pub static HDPARM: Workload = Workload {
     ..Workload::PLAIN
 };
 
-/// The program, which is where users' PATH does not lead.
+/// The program, in a folder that is not in users' PATH.
 fn hdparm() -> Command {
     Command::new(program::find("hdparm").unwrap_or_else(|| "hdparm".into()))
 }

@@ -11,10 +11,10 @@ use crate::measure::transfer::Device;
 use crate::measure::workloads::filesystems::{self, FILESYSTEMS};
 use crate::measure::workloads::prelude::*;
 
-/// The clock is looked at after this many bytes.
+/// The clock is read once per this many bytes.
 const LOOK: u64 = 64 << 10;
 
-/// Records from one that is read to the next in a strided read: IOzone's own.
+/// The stride of a strided read, in records, as in IOzone.
 const STRIDE: u64 = 17;
 
 /// What is done with a file.
@@ -23,7 +23,7 @@ struct Operation {
     does: Does,
     /// In which order records are taken.
     order: fn(u64, &mut Random) -> Vec<u64>,
-    /// Whether nothing ends it before all records were taken.
+    /// Whether the operation always takes all records, however long that is.
     whole: bool,
 }
 
@@ -82,7 +82,7 @@ const FILE: &str = "claviger-iozone-like";
 struct Extent {
     files: Vec<u64>,
     records: Vec<u64>,
-    /// Seconds after which an operation ends that need not be whole.
+    /// Seconds after which an operation ends, unless it must be complete.
     limit_s: f64,
 }
 

@@ -1,8 +1,7 @@
 //! Workloads on bytes at offsets.
 //!
-//! They use what [`Surface::device`](crate::measure::facility::Surface::device) gives, which goes around the page cache where
-//! the facility lets us. All of it has been written before: what never was is a hole in the container, which is read
-//! faster.
+//! They use what [`Surface::device`](crate::measure::facility::Surface::device) gives, which goes around the page cache
+//! where the facility lets us. All of it has been written before, because holes in the container would be read faster.
 
 mod dd;
 mod events;
@@ -45,23 +44,22 @@ const MIB: u64 = 1 << 20;
 /// The blocks in which what was written is compared.
 const LARGE: usize = 1 << 20;
 
-/// Processor time is counted in hundredths of a second: what takes less than this is done again, until it took as much
-/// in all.
+/// Processor time is counted in hundredths of a second. Shorter work is repeated until it has used this much.
 const LEAST_S: f64 = 0.1;
 
-/// When short work is not done again even so.
+/// Short work is not repeated beyond this time.
 const MOST: Duration = Duration::from_millis(500);
 
 /// Bytes that are compared with what was written.
 const SAMPLE: u64 = 2 * MIB;
 
-/// A size in whole MiB, with which the volume is not full.
+/// A size in whole MiB that leaves a quarter of the volume free.
 fn capped(size: u64, plan: &Plan) -> u64 {
     size.min(plan.size / 4 * 3) / MIB * MIB
 }
 
-/// Drops the page cache before reads, if the plan says so and something that is read can be in it: around it, of
-/// encrypted data that are in memory anyway, nothing can. `direct` says whether reads go around it.
+/// Drops the page cache before reads, if the plan says so. Not needed for direct reads of data in memory: the page
+/// cache cannot hold any of these. `direct` says whether reads are direct.
 fn drop_caches(lab: &Lab, direct: bool) -> Result<()> {
     match lab.plan.backing {
         Backing::Tmpfs(_) if direct => Ok(()),

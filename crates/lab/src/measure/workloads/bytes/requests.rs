@@ -11,7 +11,7 @@ use crate::model::statistics::{median, quantile};
 /// Bytes of a request.
 const BLOCK: usize = 4096;
 
-/// Requests of each direction, and the bytes among which they go.
+/// The number of requests in each direction, and the size in bytes of the area in which they lie.
 fn extent(plan: &Plan) -> (usize, u64) {
     let (count, size) = plan.level.choose([(500, 16 * MIB), (5000, 64 * MIB), (20_000, 256 * MIB)]);
     (count, capped(size, plan))

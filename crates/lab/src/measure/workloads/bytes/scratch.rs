@@ -107,7 +107,7 @@ fn measures(real: Elapsed, io_s: f64, bytes: u64) -> Vec<Measure> {
     let share = Measure::cpu_share(Case::new("I/O share of real time"), real);
     vec![
         Measure::time(Case::new("real time"), bytes, real),
-        // The processors' time is not known apart.
+        // The processor time of reads and writes alone is not known.
         Measure { cpu_s: None, ..io },
         Measure { value: io_s / real.seconds, cpu_s: None, ..share },
     ]

@@ -29,7 +29,7 @@ const FOLDER: &str = "claviger-seeks";
 
 /// How much is done.
 struct Extent {
-    /// Bytes that are written and read in order, and among which random requests go.
+    /// The size in bytes of the area that is written and read in order, and in which the random requests lie.
     sequential: u64,
     /// Random reads.
     random: u64,
@@ -67,7 +67,7 @@ pub static SEEKS: Workload = Workload {
 fn measures(plan: &Plan) -> String {
     let Extent { sequential, random, files } = Extent::of(plan);
     format!(
-        "Opens the facility anew for each of: {0} MiB written in order in requests of {1} KiB with an fdatasync, the \
+        "Opens the facility anew for each of these: {0} MiB written in order in requests of {1} KiB with an fdatasync, the \
             same read in order, {random} random reads of {RANDOM} bytes among them, and {files} files of {FILE} bytes \
             created in ext4 on it, with a sync, and read again. Our server records each request that it answered: \
             time, offset and length. For encryption in the kernel, trace events record the same of the device below. \
@@ -197,7 +197,7 @@ impl Parts<'_> {
     }
 }
 
-/// A share, for which nothing is said of processors.
+/// A share, without processor time.
 fn share_of(operation: &str, value: f64, took: Elapsed) -> Measure {
     Measure { value, cpu_s: None, ..Measure::cpu_share(Case::new(operation), took) }
 }

@@ -45,10 +45,10 @@ pub static BOOT: Workload = Workload {
     measures: |_| {
         format!(
             "A small Debian ({}, made by debootstrap, ext4, {} MiB) on the volume, in user-mode Linux, a real kernel in a process with \
-             256 MiB of memory: seconds from the command until its file systems and services are up, of the first run of programs that \
-             are not yet in the guest's memory, of installing a package with dpkg, which flushes what it writes, and of \
-             shutting down, until the machine is off. Times are by the host's clock, unless a figure is marked as being by the guest's \
-             own (/proc/uptime). The studies' tests of full disk encryption did this by hand.",
+             256 MiB of memory. Seconds from the command until its file systems and services are up; seconds for the first run of \
+             programs that are not yet in the guest's memory, for installing a package with dpkg, which flushes what it writes, and \
+             for shutting down until the machine is off. Times are by the host's clock, unless a figure is marked as being by the \
+             guest's own (/proc/uptime). The studies' tests of full disk encryption did this by hand.",
             debian::SUITE,
             debian::SIZE >> 20
         )
@@ -136,7 +136,7 @@ struct BootStep {
     uptime: f64,
 }
 
-/// The figures of a life.
+/// The figures of one guest, from boot to power-off.
 fn measures(ran: &Ran) -> Result<Vec<Measure>> {
     let report = |step: &str| find(&ran.output, step).ok_or_else(|| unfinished(step, ran));
     let time = |name: &str, took: Elapsed| Measure::time(Case::new(name), 0, took);
@@ -162,7 +162,8 @@ fn measures(ran: &Ran) -> Result<Vec<Measure>> {
     Ok(measures)
 }
 
-/// The line `claviger-lab: STEP STATUS UPTIME` in pieces of output. It was told when the piece with its end was read.
+/// The line `claviger-lab: STEP STATUS UPTIME` in pieces of output. It counts as printed when the piece with its end
+/// was read.
 fn find(output: &[OutputPiece], step: &str) -> Option<BootStep> {
     let mut line = String::new();
     for piece in output {
@@ -269,8 +270,8 @@ mod tests {
         let lab = Lab { scratch: scratch.path().to_owned(), ..lab() };
         let disk = scratch.path().join("a disk, in a folder with spaces");
         std::fs::copy(debian::image(&lab).unwrap(), &disk).unwrap();
-        // With the shim, which does no harm where it is not needed. Without it: tests of the program. Other tests may keep the
-        // machine too busy to time a short step.
+        // Boots with the shim, which does no harm where it is not needed; tests of the program boot without it. Other
+        // tests may keep the machine too busy to time a short step.
         let life = || measures(&boot(&disk, &lab, true).unwrap());
         let untimed =
             |measured: &Result<Vec<Measure>>| measured.as_ref().is_err_and(|e| e.to_string().contains("not be timed"));

@@ -11,7 +11,7 @@ use crate::model::words::size;
 /// The facility with which they are measured: they need none.
 const WITH: &str = "plain";
 
-/// Seconds for a sample of one cipher in one direction, with what goes before it, about.
+/// Estimated seconds for a sample of one cipher in one direction, including preparation.
 const SAMPLE_S: f64 = 0.15;
 
 /// How much of it.

@@ -78,7 +78,7 @@ fn name() -> String {
     format!("debian-{SUITE}-{RECIPE}-{}.ext4", std::env::consts::ARCH)
 }
 
-/// Makes the image in a folder beside it, and then gives it its name: one that is there is whole.
+/// Makes the image in a folder beside its final place, and renames it when it is complete.
 fn make(image: &Path, folder: &Path, lab: &Lab) -> Result<()> {
     let work = tempfile::Builder::new().prefix(".debian-").tempdir_in(folder).map_err(|e| Error::from(e).at(folder))?;
     let (root, unfinished) = (work.path().join("root"), work.path().join("image"));

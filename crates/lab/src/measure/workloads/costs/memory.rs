@@ -48,7 +48,7 @@ fn measures(plan: &Plan) -> String {
 }
 
 fn run(target: &mut FacilityTarget, lab: &Lab) -> Result<WorkloadOutcome> {
-    // What is read below is written before: servers that have only read are what is measured.
+    // Writes everything that is read below, and closes the target: the measured servers only read.
     target.bytes()?;
     target.close()?;
     let mut measures = Vec::new();
@@ -114,7 +114,7 @@ fn on_disk(processes: &[u32]) -> Result<[Measure; 2]> {
         programs.insert(fs::read_link(&program)?, len);
         let maps = fs::read_to_string(format!("/proc/{process}/maps"))?;
         for path in maps.lines().filter_map(library) {
-            // One that was replaced since then is counted by its name's new file, or not at all.
+            // A file that was replaced since then is counted with its new contents, or not at all.
             libraries.insert(path.to_owned(), fs::metadata(path).map_or(0, |data| data.len()));
         }
     }
@@ -125,7 +125,7 @@ fn on_disk(processes: &[u32]) -> Result<[Measure; 2]> {
     ])
 }
 
-/// The shared library that a line of proc_pid_maps(5) is of.
+/// The shared library in a line of proc_pid_maps(5).
 fn library(line: &str) -> Option<&str> {
     let path = &line[line.find('/')?..];
     let name = path.rsplit('/').next()?;

@@ -1,4 +1,4 @@
-//! What processes use: memory and processor time, as /proc tells it.
+//! What processes use: memory and processor time, from /proc.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -135,7 +135,7 @@ mod tests {
             sum = std::hint::black_box(sum + 1);
         }
         let used = CpuTimes::of(&me).unwrap().since(&before);
-        // Of other tests in this process nothing is known: it is at least what this thread used.
+        // Other tests run in this process, so its time is at least what this thread used.
         assert!(used > 0.03, "{used}");
     }
 

@@ -52,12 +52,12 @@ fn run(target: &mut FacilityTarget, lab: &Lab) -> Result<WorkloadOutcome> {
     Ok(measures.into())
 }
 
-/// How long nothing is done.
+/// Duration of the idle phase.
 fn idle(plan: &Plan) -> Duration {
     Duration::from_secs(plan.level.choose([1, 3, 10]))
 }
 
-/// How long is written, and how long is read.
+/// Duration of writing, and of reading.
 fn limit(plan: &Plan) -> Duration {
     Duration::from_millis(plan.level.choose([500, 2000, 10_000]))
 }

@@ -6,7 +6,7 @@ use super::{SMALL, apart, if_supported};
 use crate::measure::facility::Gives;
 use crate::measure::workloads::prelude::*;
 
-/// The file of which the first byte is read in a facility that gives a folder.
+/// The file whose first byte is read, in a facility that provides a folder.
 const FIRST: &str = "claviger-lab-first";
 
 /// Opening with the right passphrase and with a wrong one.
@@ -31,7 +31,7 @@ pub static UNLOCK: Workload = Workload {
 /// The figures of a facility that is made anew for them.
 fn unlocked(target: &mut FacilityTarget, lab: &Lab) -> Result<Vec<Measure>> {
     target.create_default()?;
-    // What is read first is there, and no time below contains its writing.
+    // Creates what is read first, so that no measured time includes writing it.
     if target.facility().gives == Gives::Folder {
         fs::write(target.folder()?.join(FIRST), FIRST)?;
     } else {

@@ -100,7 +100,7 @@ pub(super) static BONNIE: Workload = Workload {
     parameters: &["size", "count", "characters", "synchronous", FILESYSTEMS],
     missing: || program::missing(&["bonnie++"]),
     version: || {
-        // Called without an option it measures; this one it does not know, and tells how it is used.
+        // bonnie++ does not know this option and prints its usage. Without an option, it would start to measure.
         let usage = Command::new(program::find("bonnie++")?).arg("--help").output().ok()?;
         let usage = String::from_utf8_lossy(&usage.stderr).into_owned();
         let version = usage.lines().find_map(|line| line.strip_prefix("Version: "))?;
@@ -136,7 +136,7 @@ impl Extent {
         }
     }
 
-    /// How many of what the step counts.
+    /// The number of items that the step counts.
     fn count(self, counts: Counts) -> u64 {
         match counts {
             Counts::Characters => SINGLE_BYTES,
@@ -209,7 +209,7 @@ fn fields(output: &str) -> Result<Vec<&str>> {
     Ok(line.split(',').collect())
 }
 
-/// Its own figure; nothing if it was too quick for one.
+/// Its own figure; `None` if it was too quick for one.
 fn printed(fields: &[&str], step: &Step) -> Result<Option<f64>> {
     match fields.get(step.field) {
         Some(field) if field.starts_with('+') => Ok(None),
@@ -221,7 +221,7 @@ fn printed(fields: &[&str], step: &Step) -> Result<Option<f64>> {
     }
 }
 
-/// From what it says when the step begins to its last `done` before the next step's beginning; nothing where both were
+/// From what it says when the step begins to its last `done` before the next step's beginning; `None` if both were
 /// heard at once.
 fn took(step: &Step, messages: &[OutputPiece]) -> Result<Option<Elapsed>> {
     let text = program::text(messages);
@@ -268,7 +268,7 @@ mod tests {
 
     const QUICK: Extent = Extent { mib: 64, files: 2, characters: false, synchronous: false };
 
-    /// What it told, a line each second, in which one processor was busy for half the time.
+    /// Its progress lines, one per second. One processor was busy for half the time.
     fn messages() -> Vec<OutputPiece> {
         let words = TOLD.split_inclusive("...").flat_map(|part| part.split_inclusive('\n'));
         let piece = |(second, text): (usize, &str)| OutputPiece {

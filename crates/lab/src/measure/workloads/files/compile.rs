@@ -99,8 +99,8 @@ fn measures(plan: &Plan) -> String {
     )
 }
 
-/// How many jobs make runs at a time, and the name of that series: those that a study asks for, or one for each processor, as
-/// people do.
+/// The number of parallel jobs of `make`, and the name of the series: as a study asks, or one per processor, as people
+/// do.
 fn jobs(plan: &Plan) -> Vec<(usize, String)> {
     let each = |threads: u32| if threads == 0 { machine::cpus() } else { threads as usize };
     match plan.parameters(COMPILE.name).map(|study| &study.threads[..]) {

@@ -14,7 +14,7 @@ use crate::model::random::Random;
 /// Bytes of each call that reads or writes a file, as cp and tar make them or larger.
 pub(super) const BLOCK: usize = 128 << 10;
 
-/// Whose mark the contents of files carry.
+/// The pass number that marks the contents of files.
 const PASS: u64 = 1;
 
 /// How large the files of a tree are.
@@ -79,7 +79,7 @@ pub(super) fn bytes(tree: &[TreeFile]) -> u64 {
     tree.iter().map(|entry| entry.len).sum()
 }
 
-/// Writes the tree into `folder`, which lacks it.
+/// Writes the tree into `folder`, which does not have it yet.
 pub(super) fn write(folder: &Path, tree: &[TreeFile], lab: &Lab) -> Result<()> {
     let mut there = BTreeSet::new();
     for entry in tree {
@@ -164,7 +164,7 @@ pub(super) fn same(expected: &Path, made: &Path, lab: &Lab) -> Result<()> {
     }
 }
 
-/// The error of a file that has other contents than it should.
+/// The error for a file with the wrong contents.
 pub(super) fn differs(path: &Path) -> Error {
     Error::from(io::Error::other("the data read differ from what was written")).at(path)
 }

@@ -56,7 +56,7 @@ fn clients(plan: &Plan) -> Vec<u32> {
     let Some(study) = plan.parameters(DBENCH.name).filter(|study| !study.clients.is_empty()) else {
         return level.to_vec();
     };
-    // Those whose files fit, and always the first, so that a lack of room is reported.
+    // The numbers of clients whose files fit, and always the first, so that a lack of room is reported.
     let fits = |clients: u32| u64::from(clients) * CLIENT <= plan.size / 2;
     study.clients.iter().enumerate().filter(|(i, clients)| *i == 0 || fits(**clients)).map(|(_, n)| *n).collect()
 }
@@ -95,7 +95,7 @@ struct DbenchResult {
 
 impl DbenchResult {
     /// From its last line, `Throughput 549.07 MB/sec  2 clients  2 procs  max_latency=140.086 ms`, of megabytes of 10^6
-    /// bytes, and the one before that tells the time, `2  329854  549.07 MB/sec  execute  5 sec  latency 16.085 ms`.
+    /// bytes, and the line before, which has the time, `2  329854  549.07 MB/sec  execute  5 sec  latency 16.085 ms`.
     fn in_output(output: &[OutputPiece]) -> Result<Self> {
         let text = program::text(output);
         let found = || {
@@ -147,7 +147,7 @@ mod tests {
 
     const OUTPUT: &str = include_str!("../../../../tests/data/dbench.txt");
 
-    /// A line each second, in which one processor and a half were busy.
+    /// One line per second, during which one and a half processors were busy.
     fn pieces(text: &str) -> Vec<OutputPiece> {
         let piece = |(second, line): (usize, &str)| OutputPiece {
             after: Elapsed { seconds: second as f64, cpu_s: second as f64 * 1.5 },

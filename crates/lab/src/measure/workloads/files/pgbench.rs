@@ -30,8 +30,8 @@ const ROWS: u64 = 100_000;
 const UNIT: u64 = 20 << 20;
 const EMPTY: u64 = 112 << 20;
 
-/// Settings of the server. It keeps fewer pages than the smallest database has, to read and write others. Vacuuming in the
-/// background would disturb one pass and not the next.
+/// Settings of the server. Its cache holds fewer pages than the smallest database has, so that pages are read and
+/// written. Vacuuming in the background would disturb one pass and not the next.
 const SETTINGS: [&str; 5] = [
     "listen_addresses=",
     "unix_socket_permissions=0700",
@@ -163,7 +163,7 @@ impl Database<'_> {
         Ok(measures.into())
     }
 
-    /// A server on a fresh database that answers.
+    /// Starts a server on a fresh database, and waits until it answers.
     fn served(self) -> Result<Option<Background>> {
         let folder = self.folder.display().to_string();
         if !self.is_private() {
@@ -358,7 +358,7 @@ tps = 1500.000000 (without initial connection time)
         nothing_is_left_in([scratch.path(), folder.path()]);
     }
 
-    /// Where a lab works that is cancelled as soon as clients work.
+    /// The folder of the lab, which is cancelled as soon as clients work.
     static SCRATCH: OnceLock<PathBuf> = OnceLock::new();
 
     fn clients_work() -> bool {

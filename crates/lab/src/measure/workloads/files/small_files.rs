@@ -72,7 +72,7 @@ fn entry(number: u64) -> TreeFile {
     TreeFile { path: format!("file-{number:06}").into(), len, from: number * LARGEST.next_multiple_of(SECTOR as u64) }
 }
 
-/// Fails unless `ls -l` told each name and its size.
+/// Fails unless `ls -l` printed each name and its size.
 fn check(listing: &str, entries: &[TreeFile], root: &Path) -> Result<()> {
     // Mode, links, owner, group, size, three words of the time, name; before them stands the line with the total.
     let listed = listing.lines().skip(1).map(|line| {

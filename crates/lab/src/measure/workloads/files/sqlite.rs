@@ -68,7 +68,7 @@ fn work(folder: &Path, extent: Extent, lab: &Lab) -> Result<WorkloadOutcome> {
     let each = |name: &str, journal: &str| {
         let file = folder.join(name);
         let has = sqlite(&file, &[&format!("PRAGMA journal_mode = {journal};"), CREATE], lab)?;
-        // A log takes memory that programs share, which not every file system has: SQLite stays with a journal then.
+        // A write-ahead log needs shared memory, which some file systems lack. There, SQLite stays with a journal.
         if has.trim() != journal {
             return Ok(None);
         }

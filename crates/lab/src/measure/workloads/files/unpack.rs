@@ -11,7 +11,7 @@ use crate::measure::workloads::prelude::*;
 /// The source of Linux 2.6.34 unpacked, about: 31 000 files.
 const FULL: u64 = 400_000_000;
 
-/// Files of 13 KB in the mean, as those of a source tree.
+/// Files of 13 KB on average, like those of a source tree.
 const SHAPE: Shape = Shape { sizes: &[(100, 512, 64 << 10)], per_folder: 12, folders: 25 };
 
 /// An archive of many small files.

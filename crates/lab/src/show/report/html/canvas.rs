@@ -1,7 +1,7 @@
 //! Drawing charts: colours, marks, scales, texts.
 //!
-//! Everything is drawn at [`ZOOM`] times its size, for the crate plotters knows whole pixels only. The colours are
-//! those for light paper; [`dark_style`] turns them into those for a dark screen, by their values, which therefore
+//! Everything is drawn at [`ZOOM`] times its size, because the crate plotters only draws at whole pixels. The colours
+//! are those for light paper; [`dark_style`] turns them into those for a dark screen, by their values, which therefore
 //! stand for nothing else.
 
 use claviger_engine::{Error, Result};
@@ -80,12 +80,12 @@ enum Mark {
 const MARKS: [Mark; 4] = [Mark::Circle, Mark::Square, Mark::Triangle, Mark::Diamond];
 
 impl Look {
-    /// That of the facility that is the nth of those that encrypt.
+    /// The look of the nth facility that encrypts.
     pub(super) fn of_facility(n: usize) -> Self {
         Self { hue: HUES[n % HUES.len()], mark: MARKS[n % MARKS.len()] }
     }
 
-    /// That of the nth baseline.
+    /// The look of the nth baseline.
     pub(super) fn of_baseline(n: usize) -> Self {
         Self { hue: GREYS[n % GREYS.len()], mark: MARKS[n % MARKS.len()] }
     }
@@ -131,7 +131,7 @@ pub(super) fn svg(
     }
     // Its own opening tag has a fixed width, and no title.
     let inner = text.split_once('>').map_or("", |(_, rest)| rest);
-    // What is so anyway: a quarter of a page.
+    // Removes attributes that only repeat the defaults: a quarter of a page.
     let inner = inner.replace(" opacity=\"1\"", "").replace(" stroke=\"none\"", "");
     Ok(format!(
         "<svg role=\"img\" viewBox=\"0 0 {} {}\" style=\"--width:{}px\">\n<title>{}</title>\n<desc>{}</desc>{inner}",
@@ -312,7 +312,7 @@ impl Span {
         ticks.into_iter().map(|t| (t, write(t))).collect()
     }
 
-    /// A unit, with a word where the axis is logarithmic.
+    /// The unit, and whether the axis is logarithmic.
     pub(super) fn described(&self, unit: &str) -> String {
         if self.log { format!("{unit}, logarithmic") } else { unit.to_owned() }
     }
@@ -350,7 +350,7 @@ impl Frame<'_, '_> {
         (self.x.at(x), self.y.at(y))
     }
 
-    /// Lines across at the ticks of the vertical axis, with their values, and what they are above.
+    /// Draws horizontal lines at the ticks of the vertical axis, the values at these ticks, and the unit above them.
     pub(super) fn vertical_axis(&self, count: usize, unit: &str) -> Result<()> {
         for (tick, text) in self.y.written_ticks(count) {
             let y = self.y.at(tick);
@@ -361,7 +361,8 @@ impl Frame<'_, '_> {
         self.canvas.text((self.x.from - 6.0, self.y.to - 14.0), &self.y.described(unit), MUTED.0, HPos::Left)
     }
 
-    /// Values at these ticks of the horizontal axis, and what they are below. Those that have no room are left out.
+    /// Writes the values at these ticks of the horizontal axis, and `what` they are below. Omits values that do not
+    /// fit.
     pub(super) fn horizontal_axis(&self, ticks: &[(f64, String)], what: &str) -> Result<()> {
         let bottom = self.y.from;
         self.canvas.line(&[(self.x.from, bottom), (self.x.to, bottom)], MUTED.0, 1.0)?;

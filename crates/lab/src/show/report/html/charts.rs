@@ -40,12 +40,12 @@ const FAR: f64 = 60.0;
 /// there.
 pub(super) const GAIN: f64 = -100.0;
 
-/// Where the vertical axis of lines begins.
+/// The quantity on the vertical axis, which decides where the axis begins.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Upward {
-    /// At zero; logarithmic where the figures lie far apart.
+    /// Begins at zero; logarithmic if the figures lie far apart.
     Figures,
-    /// At zero or below, never logarithmic: a loss of nothing must have a place.
+    /// Begins at zero or below, and is never logarithmic: it must include a loss of 0.
     Losses,
 }
 
@@ -145,7 +145,7 @@ fn vertical(lines: &[Line], upward: Upward) -> Span {
     Span::from_zero(figures().flat_map(Figure::ends).map(|v| v.max(end)))
 }
 
-/// Logarithmic but for a short range and for one that begins at zero.
+/// Logarithmic, except for a short range and for one that begins at zero.
 fn horizontal(across: &Across) -> Span {
     let xs = || across.ticks.iter().map(|(x, _)| *x);
     let (low, high) = xs().fold((f64::MAX, f64::MIN), |(a, b), x| (a.min(x), b.max(x)));
@@ -175,7 +175,7 @@ fn names_at_ends(frame: &Frame, lines: &[Line]) -> Result<()> {
         *y = y.max(free);
         free = *y + APART;
     }
-    // Those that were pushed out below go up again.
+    // Move names up again that were pushed below the chart.
     let mut limit = bottom;
     for (_, y, _) in ends.iter_mut().rev() {
         *y = y.min(limit);

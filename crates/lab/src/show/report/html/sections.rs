@@ -36,7 +36,7 @@ pub(super) struct Section<'a> {
     /// The facilities of its charts, by layer: picture and title.
     pub(super) legend: Vec<Vec<(String, String)>>,
     pub(super) figures: Vec<FigureBlock>,
-    /// Those that are shown on demand.
+    /// Panels that are shown on demand.
     pub(super) more: Vec<FigureBlock>,
 }
 
@@ -262,7 +262,7 @@ fn parts<'g, 'a>(groups: &'g [Group<'a>]) -> Vec<&'g [Group<'a>]> {
     parts
 }
 
-/// What a percentile is of, and which: `random read, queue depth 1` and `99 % latency`.
+/// Splits the name of a latency into its operation and its percentile: `random read, queue depth 1` and `99 % latency`.
 fn percentile(case: &Case) -> (&str, &str) {
     case.operation.rsplit_once(", ").unwrap_or((&case.operation, ""))
 }
@@ -559,14 +559,14 @@ pub(super) fn extra_charts<'a>(title: &str, chart: &'a Chart) -> Result<Vec<Draw
                     vec![line("study", theirs, points, &|p| [p.theirs; 3]), line("here", here, points, &|p| p.here)];
                 (caption.clone(), lines)
             };
-            let about = About { title: &title, description: "What is lost at each place; zero is no loss." };
+            let about = About { title: &title, description: "The loss at each position; zero is no loss." };
             let across = Across { ticks, what: axis_words(*axis) };
             small_charts(&about, "loss in %", Upward::Losses, &across, charts.iter().map(small).collect())
         }
     }
 }
 
-/// The losses of each facility in each workload, in one table; nothing where there are none.
+/// The losses of each facility in each workload, in one table; `None` if there are none.
 pub(super) fn glance(report: &RunReport) -> Option<Table> {
     let lossy: Vec<(&Cell, f64)> = report
         .summary
