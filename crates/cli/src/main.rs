@@ -16,8 +16,8 @@ use opening::mount_point;
 use process::command_line::Understood;
 use process::helper;
 use terminal::advice::NamedVolume;
-use terminal::session::SessionArgs;
 use terminal::exit;
+use terminal::session::SessionArgs;
 use verbs::{
     attach, benchmark, cat, change, completions, convert, cp, create, detach, efs, explain, header, identify, info,
     keyfile, keyslot, lab, list, lock, ls, man, mount, reencrypt, resize, serve, token, tree, unlock, unmount, verify,

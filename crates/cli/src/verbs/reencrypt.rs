@@ -312,11 +312,10 @@ impl Args {
         let holds = filesystems::detect(data).ok().flatten();
         let what =
             holds.map_or("its contents are unknown".to_owned(), |found| format!("it holds {}", found.kind.described()));
-        Error::new(ErrorKind::NotThisFormat(format!("there is no reencryption to resume: {what}")))
-            .hint(
-                "To encrypt it in place: `claviger reencrypt --encrypt VOLUME`, with --format BitLocker for \
+        Error::new(ErrorKind::NotThisFormat(format!("there is no reencryption to resume: {what}"))).hint(
+            "To encrypt it in place: `claviger reencrypt --encrypt VOLUME`, with --format BitLocker for \
                  BitLocker.",
-            )
+        )
     }
 
     fn consent(&self) -> Result<()> {

@@ -10,7 +10,7 @@ use super::boot::{self, Boot};
 use super::datum::{Datum, kind, role};
 use super::guid::Guid;
 use super::layout::Places;
-use super::metadata::{BitLockerState, Copy, Metadata, State};
+use super::metadata::{BitLockerState, Copy, Metadata};
 use super::protect::Opener;
 use super::protectors::{Kind, Protector};
 use super::renew::{boxes, recovery_key, renew};
@@ -478,8 +478,7 @@ fn opened_by_another<'a>(store: &dyn Store, with: &'a Unlock<'a>, number: u32) -
     let protectors = change.protectors();
     let itself = change.opened.is_some_and(|(opened, kind)| opened == number && kind != Kind::CLEAR);
     // If none stays, that is the reason to refuse.
-    let stays =
-        |other: &Protector| other.number != number && other.kind != Kind::CLEAR && other.kind.needs().is_none();
+    let stays = |other: &Protector| other.number != number && other.kind != Kind::CLEAR && other.kind.needs().is_none();
     if itself && protectors.iter().any(stays) && !protectors.iter().any(opens) {
         return Err(Error::misuse(format!("the given credential opens protector {number}, the one to remove"))
             .hint("Give a credential of a protector that stays."));

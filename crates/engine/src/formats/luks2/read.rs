@@ -173,7 +173,8 @@ fn neither(primary: Error, secondary: Error) -> Error {
         _ if primary.hint.is_some() => return primary,
         _ => (primary, format!("the secondary header is unusable, too: {}", secondary.kind)),
     };
-    if let ErrorKind::Malformed { what, .. } | ErrorKind::Unsupported { what } | ErrorKind::Misuse(what) = &mut error.kind
+    if let ErrorKind::Malformed { what, .. } | ErrorKind::Unsupported { what } | ErrorKind::Misuse(what) =
+        &mut error.kind
     {
         *what = format!("{what}; {other}");
     }

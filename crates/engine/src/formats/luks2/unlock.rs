@@ -15,8 +15,8 @@ use super::validate::{digests_of, printable, unknown};
 use crate::advice::Advice;
 use crate::credential::{Credential, Unlock};
 use crate::error::{Error, ErrorKind, Result};
-use crate::formats::luks::kdf::Kdf;
 use crate::formats::AreaReport;
+use crate::formats::luks::kdf::Kdf;
 use crate::formats::luks::{self, Area, cipher_error, passphrase};
 use crate::formats::plan::{PlannedSlot, UnlockPlan};
 use crate::store::Store;
@@ -290,12 +290,7 @@ fn says_nothing_of_others(kind: &ErrorKind) -> bool {
 }
 
 /// The error if no keyslot opened. Lack of memory comes first, since the passphrase may be right then.
-fn none_opened(
-    header: &ReadHeader,
-    store: &dyn Store,
-    keyslots: &[u32],
-    mut left_out: Vec<(u32, Error)>,
-) -> Error {
+fn none_opened(header: &ReadHeader, store: &dyn Store, keyslots: &[u32], mut left_out: Vec<(u32, Error)>) -> Error {
     let tried = keyslots.len();
     let memory = left_out.iter().position(|(_, e)| matches!(e.kind, ErrorKind::TooLittleMemory { .. }));
     if let Some(place) = memory {

@@ -170,7 +170,7 @@ fn by_workload(
         .collect();
     let columns = ["workload".to_owned()].into_iter().chain(columns.iter().map(|column| facilities[*column].clone()));
     let (title, text, columns) = (title.to_owned(), vec![what.to_owned()], columns.collect());
-    (!rows.is_empty()).then(|| Extra { title, text, columns, rows, chart: None, page: PagePart::Tables })
+    (!rows.is_empty()).then_some(Extra { title, text, columns, rows, chart: None, page: PagePart::Tables })
 }
 
 /// Headings of what was not measured.
