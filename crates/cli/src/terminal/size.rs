@@ -43,7 +43,7 @@ pub fn parse(text: &str) -> Result<u64, String> {
 pub fn at_least(bytes: u64) -> String {
     match bytes {
         ..0x400 => bytes.to_string(),
-        ..0x10_0000 => format!("{}K", bytes.div_ceil(1 << 10)),
+        0x400..0x10_0000 => format!("{}K", bytes.div_ceil(1 << 10)),
         _ => format!("{}M", bytes.div_ceil(1 << 20)),
     }
 }
