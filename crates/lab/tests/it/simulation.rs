@@ -220,7 +220,7 @@ fn a_disturbed_pass_is_made_again_and_a_busy_machine_is_told_of_first() {
     let (run, made) = disturbed(|made| if (3..6).contains(&made) { 0.5 } else { 0.0 });
     assert_eq!((made, run.passes.len(), run.disturbance().disturbed), (20, 18, 1));
     let message = run.disturbance().message.expect("it was busy for a while");
-    assert!(message.contains("in 1 of 15 passes") && message.ends_with("a median tolerates that."), "{message}");
+    assert!(message.contains("in 1 of 15 passes") && message.ends_with("which a median tolerates."), "{message}");
     assert_eq!(run.unfit_for_documents(), None);
 
     // It is not worth while for ever.
