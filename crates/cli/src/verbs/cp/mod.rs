@@ -511,7 +511,7 @@ fn file_out<'a>(args: &Args, opened: &'a Inside, item: &Item<Source<'a>>, show: 
         cancel::check()?;
         let len = (item.size - done).min(PIECE as u64) as usize;
         let read = opened.tree.read_at(node, done, &mut buffer[..len]).and_then(|read| match read {
-            0 => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it ends before its size")),
+            0 => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it is shorter than its recorded size")),
             read => Ok(read),
         });
         let read = match read {
