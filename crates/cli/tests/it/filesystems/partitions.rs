@@ -118,7 +118,7 @@ fn explain_looks_into_the_partitions() {
     assert!(text.contains("called sealed) could be a volume: TrueCrypt or VeraCrypt."), "{text}");
     let password = ["--partition", "2", "--password-file", &folder.password];
     let text = run([&["explain"][..], &password, &CHEAP, &[&disk]].concat()).succeeds().text();
-    assert!(text.contains("It opens as a TrueCrypt volume") && text.contains("--partition 2"), "{text}");
+    assert!(text.contains("It opens as a TrueCrypt volume") && text.contains("--partition=2"), "{text}");
 }
 
 #[test]

@@ -37,7 +37,7 @@ fn keyslots_are_listed_added_tested_changed_and_killed() {
     test(&two).fails(2, &["opens with this passphrase"]);
     assert_eq!(test(&three).succeeds().json()["keyslot"], 1);
     run(["keyslot", "priority", &path, "1", "prefer"]).succeeds();
-    run(["keyslot", "kill", &path, "1", "--yes", "--password-file", &three]).fails(2, &[]);
+    run(["keyslot", "kill", &path, "1", "--yes", "--password-file", &three]).fails(1, &["opens keyslot 1, the one"]);
     run(["keyslot", "kill", &path, "1", "--password-file", &folder.password]).fails(1, &["no terminal", "--yes"]);
     run(["keyslot", "kill", &path, "1", "--yes", "--password-file", &folder.password]).succeeds();
     test(&three).fails(2, &[]);

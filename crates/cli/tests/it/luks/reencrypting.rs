@@ -95,7 +95,7 @@ fn interrupted_by_ctrl_c_it_goes_on() {
     let backup = folder.str("backup");
     let saved = run(["header", "backup", &path, &backup]).succeeds();
     assert!(
-        saved.err.contains("once it continues") && !saved.text().contains("always"),
+        saved.err.contains("Once it continues") && !saved.text().contains("always"),
         "{}{}",
         saved.err,
         saved.text()

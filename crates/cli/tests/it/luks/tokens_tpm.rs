@@ -319,7 +319,7 @@ fn signed_states_open() {
     setting.tpm.tool("tpm2_pcrextend", &[&format!("11:sha256={}", "5a".repeat(32))]);
     setting
         .test(&["--token-only", "--tpm2-signature", &at("first.json")])
-        .fails(2, &["no signature", "--tpm2-signature"]);
+        .fails(2, &["requires a signature", "--tpm2-signature"]);
     sign("second.json");
     setting.opens(1, &["--tpm2-signature", &at("second.json")]);
     setting.test(&["--token-only", "--slot", "2", "--tpm2-signature", &at("first.json")]).fails(2, &["no signature"]);

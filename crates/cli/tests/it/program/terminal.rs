@@ -206,7 +206,7 @@ fn mistakes_are_told_with_what_to_do() {
     run(["info", &place]).fails(3, &["give its file"]);
     run(["mount", &place, &volume]).fails(1, &["not a folder", "Give the volume first"]);
     run(["cp", &volume, ":/hello.txt"])
-        .fails(1, &["the source or the destination is missing", "claviger cp VOLUME :/FILE"]);
+        .fails(1, &["the source or the destination is missing", &format!("claviger cp {volume} :/FILE FOLDER")]);
     run(["luksOpen", &volume, "name"]).fails(1, &["`claviger mount VOLUME`"]);
     run(["info", "--password=secret", &volume]).fails(1, &["not accepted on the command line"]);
     let gone = run(["info", &folder.str("gone.tc")]).fails(6, &["gone.tc: No such file or directory"]);
