@@ -19,7 +19,10 @@ pub(super) const UNIT: u64 = 512;
 
 /// The verdict of such a format about any store.
 pub(super) fn verdict(name: &str) -> Verdict {
-    Verdict::No(vec!["it has no header and looks random".into(), format!("it opens only with --format {name}")])
+    Verdict::No(vec![
+        "its volumes have no header and look random".into(),
+        format!("they open only with --format {name}"),
+    ])
 }
 
 /// The place of the data in a store, and their division into sectors.
