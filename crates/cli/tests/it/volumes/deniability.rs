@@ -177,7 +177,7 @@ fn two_copies_show_what_was_written_between_them() {
         let (noisy, other): (Vec<usize>, Vec<usize>) = places.partition(|at| noise(&plain[*at..][..512]));
         let (gives, sees) = finding(&audit, "changed-free");
         assert_eq!(gives, (!noisy.is_empty()).then_some("hidden"), "{sees}");
-        let counts = format!("{} decrypt to noise with this password, {} to", noisy.len(), other.len());
+        let counts = format!("{} decrypt to noise and {} to", noisy.len(), other.len());
         assert!(sees.contains(&counts), "{counts}: {sees}");
         (finding(&audit, "hidden-header").0.map(str::to_owned), changed.len(), noisy.len(), other.len())
     };

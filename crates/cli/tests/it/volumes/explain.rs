@@ -317,7 +317,7 @@ fn a_volume_in_a_partition_is_found() {
     let done = explain(&path, "oPEN sESAME", &["--hash", "SHA-512", "--json"]);
     let json = done.json();
     assert_eq!((done.code, json["opens"]["partition"].as_u64()), (0, Some(2)), "{json:#}");
-    assert!(json["advice"].to_string().contains("--partition 2"), "{json:#}");
+    assert!(json["advice"].to_string().contains("--partition=2"), "{json:#}");
     let (code, json) = explained(&path, "Open Sesame", &["--partition", "2"]);
     assert_eq!((code, json["opens"]["with"].as_str()), (0, Some("as-given")), "{json:#}");
 }
