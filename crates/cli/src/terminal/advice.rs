@@ -3,7 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
-use claviger_engine::{Advice, Warning};
+use claviger_engine::{Advice, Error, Warning};
 
 use crate::terminal::output;
 use crate::terminal::session::session;
@@ -111,6 +111,11 @@ fn words_of(advice: &Advice) -> String {
         other => return other.to_string(),
     }
     .to_owned()
+}
+
+/// What to try about an error, with the volume of the command line in this program's commands.
+pub fn to_try(error: &Error) -> Option<String> {
+    error.to_try(say).map(|text| with_volume(&text))
 }
 
 /// The shell command that makes the copy `copy` of `volume`, if the advice is to make a copy.

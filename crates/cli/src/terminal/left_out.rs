@@ -92,7 +92,7 @@ impl LeftOut {
     pub fn tell(&self, out: &mut dyn Write) -> io::Result<()> {
         self.0.iter().try_for_each(|missing| writeln!(out, "left out: {}", missing.text()))?;
         let mut suggested = Vec::new();
-        for to_try in self.0.iter().filter_map(|missing| missing.why.to_try(advice::say)) {
+        for to_try in self.0.iter().filter_map(|missing| advice::to_try(&missing.why)) {
             if !suggested.contains(&to_try) {
                 writeln!(out, "{to_try}")?;
                 suggested.push(to_try);

@@ -289,7 +289,7 @@ impl Explained {
                 );
             }
             _ => {
-                if let Some(hint) = error.to_try(advice::say) {
+                if let Some(hint) = advice::to_try(&error) {
                     self.advise(hint, &[]);
                 }
                 self.say(format!("The given credential could not be tried: {}.", error.kind));

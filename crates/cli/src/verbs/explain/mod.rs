@@ -333,7 +333,7 @@ impl Explained {
                 let mut explained = Self::new(image, line, diagnosis);
                 explained.without_candidates();
                 explained.exit_code = exit::number_of(&error.kind);
-                if let Some(hint) = error.to_try(advice::say) {
+                if let Some(hint) = advice::to_try(&error) {
                     explained.advise(hint, &[]);
                 }
                 explained.findings.push(format!("The disk in it does not open: {}.", error.kind));
@@ -407,7 +407,7 @@ impl Explained {
         let code = exit::number_of(&error.kind);
         // The command for a header backup comes below.
         let other = error.advice.as_deref() != Some(&engine::Advice::RestoreHeader);
-        if let Some(hint) = error.to_try(advice::say).filter(|_| other) {
+        if let Some(hint) = advice::to_try(&error).filter(|_| other) {
             self.advise(hint, &[]);
         }
         let error = Error { hint: None, advice: None, ..error };
@@ -556,7 +556,7 @@ impl Explained {
             Err(error) => {
                 self.findings.push(format!("It is a {format} volume, and opens with {how}; but it is {}.", error.kind));
                 self.exit_code = exit::number_of(&error.kind);
-                if let Some(hint) = error.to_try(advice::say) {
+                if let Some(hint) = advice::to_try(&error) {
                     self.advise(hint, &[]);
                 }
             }
@@ -742,7 +742,7 @@ impl Explained {
                 }
             }
             _ => {
-                if let Some(hint) = error.to_try(advice::say) {
+                if let Some(hint) = advice::to_try(&error) {
                     self.advise(hint, &[]);
                 }
                 let error = Error { hint: None, advice: None, ..error };
@@ -757,7 +757,7 @@ impl Explained {
         if !what.is_empty() {
             self.findings.push(format!("Its header can be read; {what}."));
         }
-        match error.to_try(advice::say) {
+        match advice::to_try(error) {
             Some(hint) => self.findings.push(hint),
             None => self
                 .findings
