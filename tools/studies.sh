@@ -11,9 +11,8 @@ echo "# The studies, repeated"
 echo
 echo "Made by \`tools/studies.sh\` from the runs in \`docs/studies\`. What each table is, and how a study is repeated, is in [the guide](guide/lab.md)."
 echo
-echo "The runs of 2026-11-26 and 2026-11-28 were made on machines that did nothing else. The run of 2026-11-23 was made while other programs"
-echo "used the machine, before the lab watched them during each pass, and will be measured again: \`make studies\` refuses runs that"
-echo "were disturbed or not watched. Each run's warnings are below its title."
+echo "The runs were made on machines that did nothing else: \`make studies\` refuses runs that other programs disturbed, or that were not"
+echo "watched. A pass that was disturbed was measured again. Each run's warnings are below its title."
 echo
 echo "Each figure is the median of what was measured here, with the loss against the unencrypted case. The study's own figure is below it."
 echo "Intervals and single measurements: \`gzip -dc docs/studies/NAME.json.gz > run.json; claviger lab report run.json\`."
