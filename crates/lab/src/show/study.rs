@@ -269,7 +269,13 @@ fn why(run: &Run, Meant { workload, series, .. }: Meant<'_>, facility: &str) -> 
     };
     let failure = run.failures.iter().find(failed).map(|f| format!("{FAILED}{}", f.error.replace('\n', " ")));
     let reason = of_facility.or(of_workload).or(of_pair).or(failure);
-    reason.unwrap_or_else(|| NONE.into())
+    reason.unwrap_or_else(|| match run.plan.scale {
+        // What is too large for such a run is left out.
+        scale if scale < 1.0 => {
+            format!("This run has no figure for it, at {:.0} % of the study's size.", scale * 100.0)
+        }
+        _ => NONE.into(),
+    })
 }
 
 /// The verdict on a conclusion.

@@ -322,7 +322,9 @@ fn signed_states_open() {
         .fails(2, &["requires a signature", "--tpm2-signature"]);
     sign("second.json");
     setting.opens(1, &["--tpm2-signature", &at("second.json")]);
-    setting.test(&["--token-only", "--slot", "2", "--tpm2-signature", &at("first.json")]).fails(2, &["requires a signature"]);
+    setting
+        .test(&["--token-only", "--slot", "2", "--tpm2-signature", &at("first.json")])
+        .fails(2, &["requires a signature"]);
     both_open("second.json");
     // The TPM rejects a signature by another key.
     openssl(&["genrsa", "-out", &at("key.pem"), "2048"]);
