@@ -548,7 +548,7 @@ fn header_backups_bring_headers_back() {
     assert!(misuse(editor().restore(&other, from, &none, false)).contains("UUID"));
     let uuid = String::from_utf8(read(&whole).binary.uuid).expect("text");
     let rekeyed = MemoryStore::new(volume_with(&Spec { uuid: Some(&uuid), ..spec() }, "one"));
-    assert!(misuse(editor().restore(&rekeyed, from, &none, false)).contains("another key"));
+    assert!(misuse(editor().restore(&rekeyed, from, &none, false)).contains("key is not that of the header"));
     let short = MemoryStore::new(whole[..DATA as usize - 4096].to_vec());
     let error = misuse(editor().restore(&short, from, &none, true));
     assert!(error.contains("fit"), "{error}");

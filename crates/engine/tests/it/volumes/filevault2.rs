@@ -285,7 +285,7 @@ fn each_kind_of_refusal_is_told_apart() {
     let unsupported: [Refused; 6] = [
         ("version 2", |image| number(&mut image.header, 8, 2, 2)),
         ("32-byte key", |image| number(&mut image.header, 168, 4, 32)),
-        ("no passphrase", |image| {
+        ("without passphrases", |image| {
             replace(image.block(0x0019), "PassphraseWrappedKEKStruct", "PassphraseWrappedKEKStrukt")
         }),
         ("without an AES-wrapped volume key", |image| {
