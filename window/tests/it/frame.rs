@@ -169,8 +169,8 @@ fn opening_is_left_and_ends_in_the_list() {
     window.click(T.volumes);
     window.sees(T.open_folder);
     window.until("the end of the task in the column", |harness| {
-        let told = harness.root().children_recursive().filter_map(|node| text(&node.accesskit_node()));
-        told.filter(|told| told == T.mounting).count() == 0
+        let texts = harness.root().children_recursive().filter_map(|node| text(&node.accesskit_node()));
+        texts.filter(|text| text == T.mounting).count() == 0
     });
     assert!(!window.harness.state().has_finished_elsewhere(), "its page is closed");
     window.click(T.unmount);
@@ -196,7 +196,7 @@ fn a_new_password_is_judged() {
                     all.filter(judged).any(|node| node.rect().left() >= 0.0 && node.rect().right() <= size.x + 1.0)
                 });
             }
-            assert!(!window.told().contains("v8Kq2xTz0bLm4Rw7"), "nobody is told a password");
+            assert!(!window.told().contains("v8Kq2xTz0bLm4Rw7"), "no password is announced");
             window.harness.check_accessibility();
             // Nothing typed, nothing said; the same where a PIM sets another cost.
             let silent = |window: &Window| !window.labels().iter().any(|label| label.contains(texts.stronger));

@@ -202,7 +202,7 @@ fn none_opens(context: &Context) -> Error {
         let error = trouble.clone().error();
         return match usable(context).count() {
             0 => error,
-            _ => error.hint("The passphrase is none of the other users'."),
+            _ => error.hint("The passphrase belongs to none of the other users."),
         };
     }
     let what = match context.users.len() {

@@ -113,9 +113,38 @@ pub(super) fn overwritten(number: u32, area: &AreaReport) -> Option<String> {
     })
 }
 
+/// What a check found in the areas of keyslots.
+#[derive(Default)]
+pub(super) struct KeyslotAreas {
+    areas: Vec<AreaReport>,
+    /// Warnings of single keyslots.
+    pub warnings: Vec<Warning>,
+    /// The keyslots that look sound, but were not opened.
+    not_opened: Vec<u32>,
+}
+
+impl KeyslotAreas {
+    /// Judges the area of a keyslot. The check has opened the keyslot `opened`.
+    pub fn add(&mut self, number: u32, area: AreaReport, opened: Option<u32>) {
+        match overwritten(number, &area) {
+            Some(what) => self.warnings.push(what.into()),
+            None if opened == Some(number) => {}
+            None => self.not_opened.push(number),
+        }
+        self.areas.push(area);
+    }
+
+    /// Adds all warnings to `warnings`. Returns the areas, and whether one of them is damaged.
+    pub fn finish(self, warnings: &mut Vec<Warning>) -> (Vec<AreaReport>, bool) {
+        warnings.extend(self.warnings.into_iter().chain(not_opened(&self.not_opened)));
+        let damaged = self.areas.iter().any(|area| area.not_random > 0);
+        (self.areas, damaged)
+    }
+}
+
 /// Warns of the keyslots that a check did not open: no other credential proves them.
-pub(super) fn not_opened(numbers: impl IntoIterator<Item = u32>) -> Option<Warning> {
-    let numbers: Vec<_> = numbers.into_iter().map(|number| number.to_string()).collect();
+fn not_opened(numbers: &[u32]) -> Option<Warning> {
+    let numbers: Vec<_> = numbers.iter().map(u32::to_string).collect();
     Some(match &numbers[..] {
         [] => return None,
         [one] => format!("Keyslot {one} was not opened: only its own credential shows whether it works.").into(),

@@ -13,7 +13,7 @@ use crate::advice::{Advice, Warning};
 use crate::credential::Unlock;
 use crate::edit::{Edit, Seen};
 use crate::error::{Error, ErrorKind, Result};
-use crate::formats::luks::{self, kdf::MIN_ITERATIONS};
+use crate::formats::luks::{KeyslotAreas, kdf::MIN_ITERATIONS};
 use crate::formats::{AreaReport, CopyReport, CopyState, Prepared, Verified};
 use crate::store::Store;
 
@@ -135,27 +135,19 @@ pub(super) fn verify(store: &dyn Store, with: &Unlock<'_>) -> Result<Verified> {
     let header = Phdr::find(store)?;
     let mut warnings = header_warnings(&header);
     let opened = if with.credentials.is_empty() { None } else { Some(open_key(&header, store, with)?) };
-    let keyslot = opened.as_ref().and_then(|opened| opened.keyslot);
+    let keyslot = opened.as_ref().and_then(|opened| opened.keyslot).map(|number| number as u32);
     warnings.extend(opened.into_iter().flat_map(|opened| opened.warnings));
     let state = match header.slots.iter().find_map(|slot| slot.trouble.as_ref()) {
         None if !header.marked => CopyState::Damaged("its signature is missing".to_owned()),
         Some(trouble) => CopyState::Damaged(trouble.what.clone()),
         None => CopyState::Opens,
     };
-    let mut damaged = state != CopyState::Opens || header.uuid.is_none();
-    let mut areas = Vec::new();
-    let mut not_opened = Vec::new();
+    let mut areas = KeyslotAreas::default();
     for (number, slot) in header.active().filter(|(_, slot)| slot.trouble.is_none()) {
-        let area = looked_at(&header, store, number, slot)?;
-        match luks::overwritten(number as u32, &area) {
-            Some(what) => warnings.push(what.into()),
-            None if keyslot == Some(number) => {}
-            None => not_opened.push(number as u32),
-        }
-        damaged |= area.not_random > 0;
-        areas.push(area);
+        areas.add(number as u32, looked_at(&header, store, number, slot)?, keyslot);
     }
-    warnings.extend(luks::not_opened(not_opened));
+    let (areas, overwritten) = areas.finish(&mut warnings);
+    let damaged = overwritten || state != CopyState::Opens || header.uuid.is_none();
     let copies = vec![CopyReport { name: "primary", at: 0, state }];
     Ok(Verified { format: NAME, copies, areas, damaged, warnings })
 }

@@ -16,7 +16,7 @@ use crate::credential::Unlock;
 use crate::edit::{Edit, Step};
 use crate::error::{Error, ErrorKind, Result};
 use crate::filesystems::magic;
-use crate::formats::luks::{self, Doubt};
+use crate::formats::luks::{self, Doubt, KeyslotAreas};
 use crate::formats::{self, CopyReport, HeaderBackup, Prepared, RestoreFrom, Verified};
 use crate::store::Store;
 
@@ -120,32 +120,23 @@ pub(super) fn verify(store: &dyn Store, with: &Unlock<'_>) -> Result<Verified> {
         CopyReport { name: which.name(), at: which.offset(header.binary.hdr_size), state }
     };
     let copies = vec![report(Which::Primary, &header.primary), report(Which::Secondary, &header.secondary)];
-    let mut damaged = copies.iter().any(|copy| copy.state != formats::CopyState::Opens);
+    let unsound = copies.iter().any(|copy| copy.state != formats::CopyState::Opens);
     let mut warnings = header.warnings();
     if validate::is_being_reencrypted(&header.metadata) {
         let what = "The reencryption of this volume is not finished.";
         warnings.push(Warning::from(what).advise(Advice::ResumeReencryption));
     }
-    let (mut areas, mut not_opened) = (Vec::new(), Vec::new());
+    let keyslot = opened.and_then(|opened| opened.keyslot);
+    let mut areas = KeyslotAreas::default();
     for (number, _) in header.metadata.keyslots.iter().filter(|(_, keyslot)| keyslot.kind == "luks2") {
-        let area = match unlock::look_at_area(&header, store, *number) {
-            Ok(area) => area,
+        match unlock::look_at_area(&header, store, *number) {
+            Ok(area) => areas.add(*number, area, keyslot),
             Err(e) if matches!(e.kind, ErrorKind::Io(_)) => return Err(e),
-            Err(e) => {
-                warnings.push(format!("Keyslot {number} could not be checked: {}.", e.kind).into());
-                continue;
-            }
-        };
-        match luks::overwritten(*number, &area) {
-            Some(what) => warnings.push(what.into()),
-            None if opened.as_ref().is_some_and(|opened| opened.keyslot == Some(*number)) => {}
-            None => not_opened.push(*number),
+            Err(e) => areas.warnings.push(format!("Keyslot {number} could not be checked: {}.", e.kind).into()),
         }
-        damaged |= area.not_random > 0;
-        areas.push(area);
     }
-    warnings.extend(luks::not_opened(not_opened));
-    Ok(Verified { format: NAME, copies, areas, damaged, warnings })
+    let (areas, overwritten) = areas.finish(&mut warnings);
+    Ok(Verified { format: NAME, copies, areas, damaged: unsound || overwritten, warnings })
 }
 
 fn prepared(edit: Edit, warnings: Vec<Warning>) -> Prepared {
