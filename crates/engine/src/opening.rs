@@ -15,7 +15,7 @@ use crate::formats::takes;
 use crate::formats::{self, Facts, Format, Header, HeaderEditor, UnlockPlan, Unlocked, partition};
 use crate::key_process::folder::{FolderKeyProcess, KeylessFolder};
 use crate::partitions;
-use crate::store::{Access, FileStore, Store};
+use crate::store::{Access, FileStore, Loan, Store};
 use crate::trees::host::HostFolder;
 use crate::trees::{Subtree, Tree};
 use crate::volume::{Mapping, Volume};
@@ -63,8 +63,12 @@ pub struct Opening {
     by_backup: bool,
     or_clear: bool,
     keep_times: bool,
+    lender: Option<Lender>,
     at: OsString,
 }
+
+/// Borrows the file at a path from another process that has locked it; `None` if no such process lends it.
+pub type Lender = fn(&Path) -> Result<Option<Loan>>;
 
 /// Opens a store other than a file or device of this machine.
 pub type Opener = Arc<dyn Fn(Access) -> Result<Arc<dyn Store>> + Send + Sync>;
@@ -140,8 +144,19 @@ impl Opening {
 
     fn of(source: Source) -> Self {
         let (access, at) = (Access::ReadOnly, OsString::new());
-        let (by_backup, or_clear, keep_times) = (false, false, false);
-        Self { source, access, partition: None, format: None, header: None, by_backup, or_clear, keep_times, at }
+        let (by_backup, or_clear, keep_times, lender) = (false, false, false, None);
+        Self {
+            source,
+            access,
+            partition: None,
+            format: None,
+            header: None,
+            by_backup,
+            or_clear,
+            keep_times,
+            lender,
+            at,
+        }
     }
 
     /// The path in a tree: the folder is the outermost one on the way that is recognised as an encrypted folder. If a format is
@@ -190,8 +205,19 @@ impl Opening {
         Self { keep_times, ..self }
     }
 
+    /// Who is asked for a file that is in use. Only for changes of the header: its owner goes on reading and writing the data.
+    pub fn lender(self, lender: Lender) -> Self {
+        Self { lender: Some(lender), ..self }
+    }
+
     fn file(&self, path: &Path) -> Result<FileStore> {
-        let file = FileStore::open(path, self.access)?;
+        let file = match (FileStore::open(path, self.access), self.lender) {
+            (Err(e), Some(lender)) if matches!(e.kind, ErrorKind::InUse { .. }) => match lender(path)? {
+                Some(loan) => FileStore::borrow(path, self.access, loan)?,
+                None => return Err(e),
+            },
+            (opened, _) => opened?,
+        };
         if self.keep_times {
             file.keep_times().map_err(|e| e.at(path))?;
         }

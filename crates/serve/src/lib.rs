@@ -74,6 +74,7 @@ pub mod kernel;
 pub mod key_process;
 mod landlock;
 pub mod last_signal;
+mod messages;
 pub mod mount;
 pub mod nbd;
 pub mod remote;

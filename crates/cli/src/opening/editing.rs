@@ -9,7 +9,8 @@ use claviger_engine::formats::{self, Derivation, Facts, HeaderEditor, Prepared};
 use claviger_engine::opening::HeaderFound;
 use claviger_engine::spec::Cost;
 use claviger_engine::store::{Access, FileStore};
-use claviger_engine::{Credential, Error, Format, Header, Opening, Spec, Store, Unlock};
+use claviger_engine::{Credential, Error, ErrorKind, Format, Header, Opening, Spec, Store, Unlock};
+use claviger_serve::sessions;
 use serde::Serialize;
 
 use crate::opening::{OpenArgs, remote};
@@ -50,7 +51,8 @@ impl OpenArgs {
         prompt::about(&self.path);
         let cancel = cancel::install()?;
         let at = |e: Error| e.at(self.how.header_file().unwrap_or(&self.path));
-        let mut found = self.how.opening(&self.path)?.access(access).by_backup(true).find_header()?;
+        let opening = self.how.opening(&self.path)?.access(access).by_backup(true).lender(sessions::borrow);
+        let mut found = opening.find_header()?;
         found.check(&self.how.unlock(&[])).map_err(at)?;
         self.announce(&*found.header).map_err(at)?;
         let (credentials, keyslot) = match self.released(&*found.header)? {
@@ -194,9 +196,10 @@ impl HeaderArgs {
         self.partition.is_some()
     }
 
-    /// How to open the volume, as the options say.
+    /// How to open the volume, as the options say. A volume that this user has mounted or serves stays in use.
     pub fn opening(&self) -> claviger_engine::Result<Opening> {
-        Ok(remote::opening(&self.path, None)?.partition(self.partition).format(self.format.as_deref()))
+        let opening = remote::opening(&self.path, None)?.partition(self.partition).format(self.format.as_deref());
+        Ok(opening.lender(sessions::borrow))
     }
 
     /// Finds the header.
@@ -208,6 +211,18 @@ impl HeaderArgs {
 }
 
 impl Named {
+    /// Fails if the volume is mounted or served.
+    pub fn unused(self) -> claviger_engine::Result<Self> {
+        match &self.file {
+            Some(file) if file.is_borrowed() => {
+                let holder = Some("mounted or served by claviger".to_owned());
+                let error = Error::new(ErrorKind::InUse { holder }).at(&self.path);
+                Err(error.hint("Unmount it first. Nothing was changed."))
+            }
+            _ => Ok(self),
+        }
+    }
+
     /// The volume's path, for reports.
     pub fn path(&self) -> FileName {
         FileName::path(&self.path)

@@ -30,9 +30,9 @@ use claviger_engine::store::Access;
 use claviger_engine::trees::Tree;
 use claviger_engine::{Error, ErrorKind, Layout, Opened, Result, Store, Volume, Warning, memory};
 use claviger_serve::inherited;
-use claviger_serve::key_process::locking::{LockListener, Lockable, Locks, Proof};
+use claviger_serve::key_process::locking::{Lockable, Locks, Proof};
 use claviger_serve::key_process::{FileNumber, IoSide, KeySide, Terms, cage};
-use claviger_serve::sessions::Session;
+use claviger_serve::sessions::{Listening, Session};
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::{Pid, Signal, chdir, getpid, getppid, kill_process, set_parent_process_death_signal, setsid};
 use serde::de::DeserializeOwned;
@@ -490,8 +490,13 @@ impl Locking {
         move || key_process.upgrade().is_some_and(|key_process| key_process.locked())
     }
 
+    /// The store of a detached header.
+    pub fn header(&self) -> Option<&Arc<dyn Store>> {
+        self.0.stores.header.as_ref()
+    }
+
     /// Answers `claviger lock` and `claviger unlock` until the listener is dropped.
-    pub fn listen(self, session: &Session) -> Result<LockListener> {
+    pub fn listen(self, session: &Session) -> Result<Listening> {
         self.0.listen(&session.folder).map_err(|e| Error::from(e).at(&session.folder))
     }
 }

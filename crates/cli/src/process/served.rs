@@ -9,8 +9,8 @@ use claviger_engine::formats::Facts;
 use claviger_engine::opening::OpenVolume;
 use claviger_engine::store::{Access, Bypass, CountedStore};
 use claviger_engine::{Error, Result, Store};
-use claviger_serve::key_process::locking::LockListener;
-use claviger_serve::sessions::{Control, Live, Process, SessionRecord, Status};
+use claviger_serve::mount;
+use claviger_serve::sessions::{Listening, Live, Process, SessionRecord, Status};
 
 use crate::opening::direct::{DirectArgs, is_block_device};
 use crate::opening::logical_volume::LogicalVolumeArgs;
@@ -68,7 +68,7 @@ pub struct ServedVolume {
 pub type Counted = CountedStore<Arc<dyn Store>>;
 
 /// Answers other processes until it is dropped.
-pub type Answering = (Control, Option<LockListener>);
+pub type Answering = Vec<Listening>;
 
 impl ServedArgs {
     /// Does all of the work of a key process, if this is one.
@@ -149,8 +149,14 @@ fn plaintext(opened: OpenVolume, within: &LogicalVolumeArgs, to_write: bool) -> 
     })
 }
 
-/// Answers other processes that ask for the status of the volume or lock it.
-pub fn answer(live: &Live, store: &Arc<Counted>, locking: Option<Locking>) -> anyhow::Result<Answering> {
+/// Answers other processes that ask for the status of the volume, lock it, or change its header. A file without decryption has no
+/// header of ours: whoever uses it may change its beginning, too.
+pub fn answer(
+    live: &Live,
+    store: &Arc<Counted>,
+    facts: Option<&Facts>,
+    locking: Option<Locking>,
+) -> anyhow::Result<Answering> {
     // Weak: a status request must not keep the volume open after it was served.
     let counted = Arc::downgrade(store);
     let locked = locking.as_ref().map(Locking::locked);
@@ -158,10 +164,18 @@ pub fn answer(live: &Live, store: &Arc<Counted>, locking: Option<Locking>) -> an
         traffic: store.traffic(),
         damage_prevented: store.damage_prevented(),
         locked: locked.as_ref().is_some_and(|locked| locked()),
+        size: Some(store.len()),
     };
-    let control = live.answer(move || counted.upgrade().map(&status).unwrap_or_default())?;
-    let locks = locking.map(|locking| locking.listen(live.session())).transpose()?;
-    Ok((control, locks))
+    let mut answering = vec![live.answer(move || counted.upgrade().map(&status).unwrap_or_default())?];
+    if facts.is_some() {
+        let data: Arc<dyn Store> = Arc::<Counted>::clone(store);
+        let header = locking.as_ref().and_then(Locking::header);
+        answering.push(
+            live.lend([Some(&data), header].into_iter().flatten().map(Arc::downgrade).collect(), mount::follow_size)?,
+        );
+    }
+    answering.extend(locking.map(|locking| locking.listen(live.session())).transpose()?);
+    Ok(answering)
 }
 
 /// The session record of a volume, or of a file without decryption, which this process serves from now on.

@@ -135,6 +135,10 @@ impl Store for Traced {
         self.inner.set_len(len)
     }
 
+    fn grow(&self, len: u64, rehearse: bool) -> io::Result<()> {
+        self.inner.grow(len, rehearse)
+    }
+
     fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
         self.inner.discard(offset, len)
     }

@@ -50,14 +50,16 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 impl One {
     fn new(session: Session) -> Self {
         let alive = session.alive();
-        let status = if alive { session.status() } else { None };
+        let mut status = if alive { session.status() } else { None };
         let state = match (alive, &status) {
             (false, _) => "dead",
             (true, None) => "silent",
             (true, Some(_)) => "alive",
         };
         let lockable = alive && locking::look(&session.folder).is_ok();
-        Self { record: session.record, state, lockable, status }
+        // It may have grown since.
+        let size = status.as_mut().and_then(|status| status.size.take()).unwrap_or(session.record.size);
+        Self { record: SessionRecord { size, ..session.record }, state, lockable, status }
     }
 }
 
@@ -84,7 +86,7 @@ impl Report for List {
             let access = if record.read_only { ", read-only" } else { "" };
             line("size", format!("{}{access}", size::exact(record.size)))?;
             line("since", date(record.since.cast_signed()))?;
-            if let Some(Status { traffic, damage_prevented, locked: _ }) = status {
+            if let Some(Status { traffic, damage_prevented, .. }) = status {
                 line("read", size::exact(traffic.read))?;
                 line("written", size::exact(traffic.written))?;
                 if traffic.failed_writes > 0 {

@@ -202,7 +202,7 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     let request = args.request(dir);
     let live = runtime.begin(record)?;
     let locked = locking.as_ref().map(Locking::locked);
-    let answering = answer(&live, &store, locking)?;
+    let answering = answer(&live, &store, facts.as_ref(), locking)?;
     let mounted = mount::mount(store, &request, live).map_err(|e| e.at(&args.open.path))?;
     let waits = || locked.as_ref().is_some_and(|locked| locked());
     serve(args, mounted, sector_size, signals, parent, &waits)?;

@@ -1,11 +1,14 @@
 //! `claviger resize`: grows or shrinks a volume.
 
+use std::ffi::OsString;
 use std::io::{self, Write};
 
 use claviger_engine::diagnosis;
 use claviger_engine::formats::Resizing;
 use claviger_engine::store::{Access, FileStore};
-use claviger_engine::{Error, Spec, Store, Unlock};
+use claviger_engine::{Error, ErrorKind, Spec, Store, Unlock};
+use claviger_serve::mount;
+use claviger_serve::sessions::{Runtime, SessionRecord};
 use serde::Serialize;
 
 use crate::opening::editing::Named;
@@ -15,6 +18,7 @@ use crate::terminal::file_name::FileName;
 use crate::terminal::output::{self, Report};
 use crate::terminal::progress::Progress;
 use crate::terminal::{advice, cancel, prompt, size};
+use crate::verbs::unmount;
 
 /// Fewer bytes than this are only the remainder after whole sectors, and may be lost without a question.
 const SECTOR: u64 = 4096;
@@ -24,7 +28,10 @@ const SECTOR: u64 = 4096;
 /// For LUKS, TrueCrypt and VeraCrypt. --size is the space for files; `create --size` is the whole file, header
 /// included.
 ///
-/// The file system inside is not resized: shrink it before, or grow it afterwards. With the volume mounted by
+/// A volume that you have mounted or serve can grow, too: the mount follows, and NBD clients see the new size when they connect
+/// again. It cannot shrink then, nor grow with --isolate-keys, --protect-hidden or tags.
+///
+/// The file system inside is not resized, unless --filesystem says so: shrink it before, or grow it afterwards. With the volume mounted by
 /// `claviger mount --filesystem none VOLUME DIR`, use `resize2fs DIR/volume` or `ntfsresize DIR/volume`. Mounted with
 /// its file system, Btrfs is resized by `btrfs filesystem resize`, and XFS grown by `xfs_growfs`; XFS cannot shrink.
 /// FAT and exFAT keep their size: copy their files to a new volume. Data that are cut off are lost.
@@ -43,6 +50,7 @@ const SECTOR: u64 = 4096;
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   claviger resize --size 2G disk.luks
+  claviger resize --size 2G --filesystem /srv/mounted.luks
   claviger resize --size 2G --protect-hidden container.hc")]
 pub struct Args {
     #[command(flatten)]
@@ -54,6 +62,10 @@ pub struct Args {
     /// New size of the space for files: 2G, 1.5GiB. The file is larger by the volume's header
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     size: u64,
+
+    /// Also grow the file system in it: ext3, ext4, XFS or Btrfs, mounted by claviger as root
+    #[arg(long)]
+    filesystem: bool,
 
     /// Do not fill the new space. Faster, but reveals which parts are in use
     #[arg(long)]
@@ -79,6 +91,11 @@ struct Resized {
     size: u64,
     /// Size of the file, in bytes.
     stored: u64,
+    /// Whether the file system in it has grown, too.
+    filesystem_grown: bool,
+    /// If the volume is mounted or served: the record of that.
+    #[serde(skip)]
+    in_use: Option<SessionRecord>,
 }
 
 /// The bytes of the file that will be lost. Bytes after a volume of fixed size do not belong to it, but are cut off or filled
@@ -173,7 +190,22 @@ impl Args {
         let Ready { resizing, file, format, also_lost } = ready;
         let at = |e: Error| e.at(&self.open.path);
         let path = FileName::path(&self.open.path);
-        let resized = Resized { path, format, before: resizing.before, size: self.size, stored: resizing.len };
+        let before = resizing.before;
+        let in_use = self.in_use(file)?;
+        if in_use.is_some() && self.size < before {
+            let holder = Some("mounted or served by claviger, and can only grow then".to_owned());
+            return Err(at(Error::new(ErrorKind::InUse { holder }).hint("Unmount it first.")).into());
+        }
+        let growth = self.filesystem.then(|| self.filesystem_growth(before, in_use.as_ref())).transpose()?;
+        let resized = Resized {
+            path,
+            format,
+            before,
+            size: self.size,
+            stored: resizing.len,
+            filesystem_grown: growth.is_some(),
+            in_use,
+        };
         let lost = lost(&resizing, self, file.len());
         if lost >= SECTOR && !self.yes {
             let (lost, path) = (size::exact(lost), output::printable(&resized.path));
@@ -202,17 +234,61 @@ impl Args {
         let done = resizing.carry_out(file, &spec);
         drop(bar);
         done.map_err(|e| at(full_disk::explained(e, &self.open.path, resizing.len.saturating_sub(before))))?;
+        if let Some(growth) = growth {
+            mount::grow_filesystem(&growth).map_err(|e| {
+                at(e).hint(format!("The volume has grown, its file system has not: {}", output::command(&growth)))
+            })?;
+        }
         output::print(&resized, self.json)
+    }
+
+    /// The record of the process that lends the file.
+    fn in_use(&self, file: &FileStore) -> claviger_engine::Result<Option<SessionRecord>> {
+        if !file.is_borrowed() {
+            return Ok(None);
+        }
+        let sessions = Runtime::of_this_user()?.sessions()?;
+        Ok(Some(unmount::find(&sessions, &self.open.path)?.record.clone()))
+    }
+
+    fn filesystem_growth(&self, before: u64, in_use: Option<&SessionRecord>) -> claviger_engine::Result<Vec<OsString>> {
+        let at = |e: Error| e.at(&self.open.path);
+        if self.size < before {
+            return Err(
+                at(Error::misuse("--filesystem only grows a file system").hint("Shrink it before the volume.")),
+            );
+        }
+        let record = in_use.ok_or_else(|| {
+            at(Error::misuse("the volume is not mounted").hint("Mount it as root first, or omit --filesystem."))
+        })?;
+        mount::filesystem_growth(record)
     }
 }
 
 impl Report for Resized {
     fn text(&self, out: &mut dyn Write) -> io::Result<()> {
-        let Self { path, format: _, before, size, stored } = self;
+        let Self { path, format: _, before, size, stored, filesystem_grown, in_use } = self;
         let (shown, whole) = (output::printable(path), size::short(*stored));
         writeln!(out, "{shown}: {} of {whole} for files, previously {}", size::exact(*size), size::exact(*before))?;
         if size <= before {
             return Ok(());
+        }
+        if *filesystem_grown {
+            return writeln!(out, "The file system in it has grown, too.");
+        }
+        if let Some(record) = in_use {
+            return match mount::filesystem_growth(record) {
+                Ok(command) => writeln!(out, "Now grow the file system in it: {}", output::command(command)),
+                Err(_) if record.uri.is_some() => {
+                    writeln!(out, "NBD clients see the new size when they connect again.")
+                }
+                Err(e) => writeln!(
+                    out,
+                    "{}.{}",
+                    e.kind,
+                    e.to_try(advice::say).map(|hint| format!(" {hint}")).unwrap_or_default()
+                ),
+            };
         }
         writeln!(out, "Now grow the file system in it:")?;
         let mount = |options: &[&str]| {

@@ -217,7 +217,7 @@ fn list(
     let record = served::record(path, Some(facts), serving.size)?;
     let record = SessionRecord { uri: Some(serving.uri.clone()), read_only: serving.read_only, ..record };
     let live = Runtime::of_this_user()?.begin(record)?;
-    Ok((served::answer(&live, store, locking)?, live))
+    Ok((served::answer(&live, store, Some(facts), locking)?, live))
 }
 
 /// The first signal ends the command, or otherwise the server.

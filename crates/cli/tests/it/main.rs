@@ -75,6 +75,7 @@ mod serving {
     pub mod attacks;
     pub mod ceph;
     pub mod crypttab;
+    pub mod in_use;
     pub mod kernel;
     pub mod key_process;
     pub mod key_process_folders;

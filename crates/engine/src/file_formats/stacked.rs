@@ -103,7 +103,7 @@ type Shared = Arc<RwLock<Option<Contents>>>;
 enum Contents {
     Clear,
     Unfinished,
-    Encrypted(Encrypted),
+    Encrypted(Box<Encrypted>),
 }
 
 struct Encrypted {
@@ -354,7 +354,7 @@ impl Stacked {
         if let Some(pool) = &self.pool {
             volume = volume.with_pool(pool.clone());
         }
-        Ok(Contents::Encrypted(Encrypted { volume, size, sector, whole }))
+        Ok(Contents::Encrypted(Box::new(Encrypted { volume, size, sector, whole })))
     }
 
     fn load(&self, node: Node) -> io::Result<Contents> {

@@ -1,8 +1,10 @@
 //! Resizes a volume together with its file.
 
+use std::io;
+
 use super::change::Prepared;
 use super::filling;
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::spec::Spec;
 use crate::store::{FileStore, Store};
 
@@ -18,6 +20,8 @@ pub struct Resizing {
     pub end: u64,
     /// The present size of the plaintext, in bytes.
     pub before: u64,
+    /// The new size of the plaintext, in bytes.
+    pub size: u64,
 }
 
 impl Resizing {
@@ -29,8 +33,12 @@ impl Resizing {
     ///
     /// # Errors
     /// `Io`, such as a full file system, and `Cancelled`: the header is then unchanged, and the file has its old length again.
-    /// Those of [`crate::edit::Edit::carry_out`]: additional space in the file is then outside the volume, or filled.
+    /// Those of [`crate::edit::Edit::carry_out`]: additional space in the file is then outside the volume, or filled. `InUse` if the
+    /// process that lends the file cannot use the new size.
     pub fn carry_out(&self, file: &FileStore, spec: &Spec<'_>) -> Result<()> {
+        let Self { before, size, .. } = *self;
+        let in_use = |e: io::Error| Error::new(ErrorKind::InUse { holder: Some(format!("claviger: {e}")) });
+        file.lender_grows(before, size, true).map_err(|e| in_use(e).hint("Unmount it first. Nothing was changed."))?;
         let old = file.len();
         if self.end.min(old) < self.len {
             self.make_room(file, spec).map_err(|e| match file.change_len(old) {
@@ -42,7 +50,9 @@ impl Resizing {
         if file.len() != self.len {
             file.change_len(self.len)?;
         }
-        Ok(())
+        let late =
+            "The volume was resized. Where it is mounted or served, it has its old size until it is opened again.";
+        file.lender_grows(before, size, false).map_err(|e| in_use(e).hint(late))
     }
 
     /// Makes the file long enough. Never cuts it.

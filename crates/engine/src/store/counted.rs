@@ -155,6 +155,10 @@ impl<S: Store> Store for CountedStore<S> {
         self.inner.set_len(len)
     }
 
+    fn grow(&self, len: u64, rehearse: bool) -> io::Result<()> {
+        self.inner.grow(len, rehearse)
+    }
+
     fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
         self.inner.discard(offset, len)
     }

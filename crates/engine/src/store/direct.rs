@@ -46,6 +46,8 @@ pub(super) struct Direct {
     writers: SharedLock,
     /// Whether the file system has refused a direct request.
     refused: AtomicBool,
+    /// Whether another process writes through the page cache.
+    paused: AtomicBool,
 }
 
 impl Direct {
@@ -57,8 +59,15 @@ impl Direct {
         let kept = fcntl_getfl(cached).ok()? & (OFlags::ACCMODE | OFlags::NOATIME);
         // tmpfs and many FUSE file systems refuse O_DIRECT here.
         let file = open(this, kept | OFlags::DIRECT | OFlags::CLOEXEC, Mode::empty()).ok()?;
-        let (file, refused) = (file.into(), AtomicBool::new(false));
-        Some(Self { file, block, memory, what, writers: SharedLock::default(), refused })
+        let (file, refused, paused) = (file.into(), AtomicBool::new(false), AtomicBool::new(false));
+        Some(Self { file, block, memory, what, writers: SharedLock::default(), refused, paused })
+    }
+
+    /// Whether all writes go through the page cache, because another process writes to the file, too.
+    pub fn pause(&self, paused: bool) {
+        // Direct writes in progress end first.
+        let _exclusive = self.writers.exclusive();
+        self.paused.store(paused, Ordering::Release);
     }
 
     /// The requests that bypass the cache.
@@ -78,7 +87,7 @@ impl Direct {
         let goes = self.what == Bypass::All || data.len() >= LARGE;
         let n = if goes && self.takes(size, offset, data.len()) {
             let _others_too = self.writers.share();
-            self.write(offset, data)?
+            if self.paused.load(Ordering::Acquire) { 0 } else { self.write(offset, data)? }
         } else {
             0
         };

@@ -1,13 +1,14 @@
 use std::fs::{self, File, FileTimes, OpenOptions, TryLockError};
 use std::io::{self, Seek, SeekFrom};
 use std::ops::Range;
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use rustix::fs::{FallocateFlags, fallocate, seek};
+use rustix::fs::{FallocateFlags, OFlags, fallocate, fcntl_getfl, seek};
 use rustix::io::{Errno, retry_on_intr};
 
 use super::direct::Direct;
@@ -43,6 +44,27 @@ pub struct FileStore {
     direct: OnceLock<Option<Direct>>,
     /// The times to restore on closing.
     times: OnceLock<FileTimes>,
+    /// Whether the lock is shared with another process: lent to it, or borrowed from it. Closing must not release it then.
+    shares_lock: AtomicBool,
+    /// If the file is borrowed: who lends it, and the descriptor with its lock if `file` is another one.
+    loan: Option<(Box<dyn Lender>, Option<File>)>,
+}
+
+/// A file that another process has opened and locked, borrowed from it.
+pub struct Loan {
+    /// Shares its lock with the lender's descriptor.
+    pub file: File,
+    /// Gets the file back on drop.
+    pub lender: Box<dyn Lender>,
+}
+
+/// The process that lends a file and goes on using it.
+pub trait Lender: Send + Sync {
+    /// Says that the volume grows from `from` to `to` bytes of plaintext. With `rehearse`, only asks whether it can.
+    ///
+    /// # Errors
+    /// `Unsupported`, with the reason; others if the lender does not answer.
+    fn grow(&self, from: u64, to: u64, rehearse: bool) -> io::Result<()>;
 }
 
 impl FileStore {
@@ -89,10 +111,7 @@ impl FileStore {
     fn created(path: &Path, len: u64, fill: impl FnOnce(&Self) -> Result<()>) -> Result<Self> {
         let create = || -> Result<Self> {
             let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)?;
-            let (path, len_now) = (path.to_owned(), len.into());
-            let access = Access::ReadWrite;
-            let (behind, direct, times) = (None, OnceLock::new(), OnceLock::new());
-            let store = Self { file, path, len: len_now, access, regular: true, behind, direct, times };
+            let store = Self::of(file, path, len, Access::ReadWrite, true);
             // Locked first: allocation may take long, and no other program may lock the file in the meantime.
             store.lock().and_then(|()| fill(&store)).inspect_err(|_| {
                 if store.is_at(&store.path) {
@@ -107,6 +126,14 @@ impl FileStore {
     /// The path at opening.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// The numbers of its device and inode, which identify a file whatever its name.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub fn number(&self) -> io::Result<(u64, u64)> {
+        self.file.metadata().map(|metadata| (metadata.dev(), metadata.ino()))
     }
 
     /// Whether it is a block device.
@@ -207,6 +234,12 @@ impl FileStore {
         a.is_ok_and(|a| b.is_ok_and(|b| (a.dev(), a.ino()) == (b.dev(), b.ino())))
     }
 
+    fn of(file: File, path: &Path, len: u64, access: Access, regular: bool) -> Self {
+        let (path, len, shares_lock) = (path.to_owned(), len.into(), false.into());
+        let (direct, times) = (OnceLock::new(), OnceLock::new());
+        Self { file, path, len, access, regular, behind: None, direct, times, shares_lock, loan: None }
+    }
+
     fn opened(path: &Path, access: Access) -> Result<Self> {
         // Checked before it is opened: opening a FIFO would block, and opening some devices has side effects.
         let kind = fs::metadata(path)?.file_type();
@@ -222,20 +255,84 @@ impl FileStore {
         }
         // A block device's metadata gives no size; seeking to its end does.
         let len = file.seek(SeekFrom::End(0))?;
-        let behind = if kind.is_block_device() { behind(&file) } else { None };
-        let (path_now, regular, direct, times) = (path.to_owned(), kind.is_file(), OnceLock::new(), OnceLock::new());
-        let store = Self { file, path: path_now, len: len.into(), access, regular, behind, direct, times };
+        let mut store = Self::of(file, path, len, access, kind.is_file());
+        store.behind = if kind.is_block_device() { behind(&store.file) } else { None };
         store.lock()?;
-        // Another process may have replaced the file between open and lock.
-        if !Self::same(store.file.metadata(), fs::metadata(path)) {
-            return Err(Error::new(ErrorKind::InUse { holder: Some("another file has just replaced it".into()) })
-                .hint("Try again."));
-        }
+        store.check_path()?;
         if let Some(device) = store.loop_device().filter(|_| access == Access::ReadWrite) {
             let holder = Some(format!("attached to {device}"));
             return Err(Error::new(ErrorKind::InUse { holder }).hint("Detach it there first. Nothing was changed."));
         }
         Ok(store)
+    }
+
+    /// Fails if the path leads to another file: a process may have replaced it between open and lock.
+    fn check_path(&self) -> Result<()> {
+        if Self::same(self.file.metadata(), fs::metadata(&self.path)) {
+            return Ok(());
+        }
+        let holder = Some("another file has just replaced it".into());
+        Err(Error::new(ErrorKind::InUse { holder }).hint("Try again."))
+    }
+
+    /// The file at `path`, borrowed from the process that has locked it. Borrowed for writing, it is locked exclusively.
+    ///
+    /// # Errors
+    /// `InUse` if others share the lock, or the path leads to another file; `Io`.
+    pub fn borrow(path: &Path, access: Access, loan: Loan) -> Result<Self> {
+        Self::borrowed(path, access, loan).map_err(|e| e.at(path))
+    }
+
+    fn borrowed(path: &Path, access: Access, Loan { mut file, lender }: Loan) -> Result<Self> {
+        let (len, regular) = (file.seek(SeekFrom::End(0))?, file.metadata()?.is_file());
+        let mut store = Self::of(file, path, len, access, regular);
+        store.shares_lock = true.into();
+        store.loan = Some((lender, None));
+        store.check_path()?;
+        if access == Access::ReadOnly {
+            return Ok(store);
+        }
+        store.lock()?;
+        let mode = fcntl_getfl(&store.file).map_err(io::Error::from)? & OFlags::ACCMODE;
+        if mode != OFlags::RDWR {
+            let this = PathBuf::from(format!("/proc/self/fd/{}", store.file.as_raw_fd()));
+            let file = if regular { OpenOptions::new().read(true).write(true).open(this)? } else { exclusive(&this)? };
+            // The lock lasts until both descriptors are closed.
+            let locked = std::mem::replace(&mut store.file, file);
+            store.loan = store.loan.take().map(|(lender, _)| (lender, Some(locked)));
+        }
+        Ok(store)
+    }
+
+    /// Whether another process lends it and goes on using it.
+    pub fn is_borrowed(&self) -> bool {
+        self.loan.is_some()
+    }
+
+    /// Tells the process that lends the file, if there is one: see [`Lender::grow`].
+    pub(crate) fn lender_grows(&self, from: u64, to: u64, rehearse: bool) -> io::Result<()> {
+        self.loan.as_ref().map_or(Ok(()), |(lender, _)| lender.grow(from, to, rehearse))
+    }
+
+    /// Takes note of the present length, if the file or device has grown.
+    pub(crate) fn measure(&self) -> io::Result<()> {
+        let len = (&self.file).seek(SeekFrom::End(0))?;
+        self.len.fetch_max(len, Ordering::AcqRel);
+        Ok(())
+    }
+
+    /// Lends the file and its lock to another process, which gets the descriptor returned here. Until the loan ends, all writes go
+    /// through the page cache, as the borrower's do.
+    ///
+    /// # Errors
+    /// `Io` if there is no descriptor left.
+    pub fn lend(&self) -> io::Result<(File, Lent<'_>)> {
+        let file = self.file.try_clone()?;
+        self.shares_lock.store(true, Ordering::Release);
+        if let Some(direct) = self.direct() {
+            direct.pause(true);
+        }
+        Ok((file, Lent(self)))
     }
 
     fn lock(&self) -> Result<()> {
@@ -396,7 +493,7 @@ fn behind(device: &File) -> Option<(File, u64)> {
 /// Opens a block device exclusively: it must not be in use by a file system, as a swap area or by device mapper. The kernel refuses
 /// O_EXCL for a device in use, and refuses these uses while the device is open with O_EXCL (open(2)).
 fn exclusive(path: &Path) -> Result<File> {
-    let flags = rustix::fs::OFlags::EXCL.bits().cast_signed();
+    let flags = OFlags::EXCL.bits().cast_signed();
     OpenOptions::new().read(true).write(true).custom_flags(flags).open(path).map_err(|e| match e.kind() {
         io::ErrorKind::ResourceBusy => {
             Error::new(ErrorKind::InUse { holder: Some("mounted, or part of another device".into()) })
@@ -408,24 +505,55 @@ fn exclusive(path: &Path) -> Result<File> {
 
 /// Opens for reading without updating the access time, if permitted: only the owner and root may do that (open(2)).
 fn untouched(path: &Path) -> io::Result<File> {
-    let no_time = rustix::fs::OFlags::NOATIME.bits().cast_signed();
+    let no_time = OFlags::NOATIME.bits().cast_signed();
     match OpenOptions::new().read(true).custom_flags(no_time).open(path) {
         Err(e) if e.kind() == io::ErrorKind::PermissionDenied => File::open(path),
         opened => opened,
     }
 }
 
+/// A file that is lent. The loan ends on drop.
+pub struct Lent<'a>(&'a FileStore);
+
+impl Lent<'_> {
+    /// The file stays lent, because the lender ends before the borrower: the borrower then has the only descriptor and the lock.
+    pub fn leave(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Lent<'_> {
+    fn drop(&mut self) {
+        let Self(store) = self;
+        // Nothing that a killed borrower wrote may be written back over a direct write.
+        let _ = store.file.sync_data();
+        // The borrower may have made a shared lock exclusive.
+        let _ = store.lock();
+        store.shares_lock.store(false, Ordering::Release);
+        if let Some(direct) = store.direct() {
+            direct.pause(false);
+        }
+    }
+}
+
 impl Drop for FileStore {
-    /// A newly started process shares the descriptor until it calls exec. Closing ours would then not release the lock.
+    /// A newly started process shares the descriptor until it calls exec. Closing ours would then not release the lock. But
+    /// releasing a lock that is shared with another process would release it for both.
     fn drop(&mut self) {
         if let Some(times) = self.times.get() {
             let _ = self.file.set_times(*times);
         }
-        self.files().for_each(|file| drop(file.unlock()));
+        if !self.shares_lock.load(Ordering::Acquire) {
+            self.files().for_each(|file| drop(file.unlock()));
+        }
     }
 }
 
 impl Store for FileStore {
+    fn file(&self) -> Option<&FileStore> {
+        Some(self)
+    }
+
     fn len(&self) -> u64 {
         self.len.load(Ordering::Acquire)
     }

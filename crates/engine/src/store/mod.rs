@@ -17,7 +17,7 @@ pub use around::AroundStore;
 pub(crate) use counted::Counters;
 pub use counted::{CountedStore, Traffic};
 pub(crate) use direct::Pages;
-pub use file::{Access, FileStore};
+pub use file::{Access, FileStore, Lender, Lent, Loan};
 pub use header_lock::HeaderLock;
 pub use mapped::{Extent, MappedStore};
 pub use memory::MemoryStore;
@@ -44,6 +44,11 @@ pub trait Store: Send + Sync {
     /// the size, discarding.
     fn below(&self) -> Option<&dyn Store> {
         None
+    }
+
+    /// The file or device of this machine at the bottom, if there is one.
+    fn file(&self) -> Option<&FileStore> {
+        self.below().and_then(Store::file)
     }
 
     /// The size in bytes.
@@ -127,6 +132,15 @@ pub trait Store: Send + Sync {
         Err(io::ErrorKind::Unsupported.into())
     }
 
+    /// Takes note that the file below has grown and that this store, which is in use, now has `len` bytes. With `rehearse`, only
+    /// checks whether it could.
+    ///
+    /// # Errors
+    /// `Unsupported` if the store keeps its size.
+    fn grow(&self, _len: u64, _rehearse: bool) -> io::Result<()> {
+        Err(io::Error::new(io::ErrorKind::Unsupported, "it keeps its size while in use"))
+    }
+
     /// Marks a range as no longer needed; its contents are unspecified afterwards. Doing nothing is allowed.
     ///
     /// # Errors
@@ -139,6 +153,9 @@ pub trait Store: Send + Sync {
 impl<S: Store + ?Sized> Store for Arc<S> {
     fn below(&self) -> Option<&dyn Store> {
         (**self).below()
+    }
+    fn file(&self) -> Option<&FileStore> {
+        (**self).file()
     }
     fn len(&self) -> u64 {
         (**self).len()
@@ -175,6 +192,9 @@ impl<S: Store + ?Sized> Store for Arc<S> {
     }
     fn set_len(&self, len: u64) -> io::Result<()> {
         (**self).set_len(len)
+    }
+    fn grow(&self, len: u64, rehearse: bool) -> io::Result<()> {
+        (**self).grow(len, rehearse)
     }
     fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
         (**self).discard(offset, len)

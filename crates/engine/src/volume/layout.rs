@@ -313,9 +313,11 @@ impl Layout {
         self.segments.is_empty()
     }
 
-    /// The segments that `offset .. end` touches, in order: none if it is empty.
+    /// The segments that `offset .. end` touches, in order: none if it is empty. The last segment has no end here, since a volume in
+    /// use may have grown.
     pub(super) fn touched(&self, offset: u64, end: u64) -> impl Iterator<Item = &Segment> {
-        let from = self.segments.partition_point(|s| s.at + s.len <= offset);
+        let last = self.segments.len().saturating_sub(1);
+        let from = self.segments[..last].partition_point(|s| s.at + s.len <= offset);
         self.segments[from..].iter().take_while(move |s| s.at < end && offset < end)
     }
 }

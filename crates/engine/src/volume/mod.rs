@@ -9,7 +9,7 @@ mod late;
 mod layout;
 
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLockReadGuard};
 
 use claviger_crypto::SectorCipher;
@@ -39,6 +39,8 @@ pub const SPLIT: usize = 1 << 20;
 pub struct Volume {
     store: Arc<dyn Store>,
     layout: Layout,
+    /// The size in bytes: the layout's, or more if it has grown since.
+    len: AtomicU64,
     pool: Option<Arc<Pool>>,
     /// Requests in flight: only a lone one is split over threads.
     in_flight: Shards<AtomicUsize>,
@@ -90,6 +92,7 @@ impl Volume {
         let mut volume = Self {
             store,
             sector_size: layout.sector_size(),
+            len: layout.len().into(),
             layout: layout.without_kernel(),
             pool: None,
             in_flight,
@@ -158,7 +161,8 @@ impl Volume {
         let mut rest = buffer;
         for segment in self.layout.touched(offset, end) {
             let from = offset.max(segment.at);
-            let to = end.min(segment.at + segment.len);
+            let whole = segment.at + segment.len;
+            let to = if whole == self.layout.len() { end } else { end.min(whole) };
             let (part, after) = std::mem::take(&mut rest).split_at_mut((to - from) as usize);
             each(segment, from - segment.at, part)?;
             rest = after;
@@ -299,7 +303,38 @@ impl Store for Volume {
     }
 
     fn len(&self) -> u64 {
-        self.layout.len()
+        self.len.load(Ordering::Acquire)
+    }
+
+    /// The last segment grows. It must have no tags, whose number is fixed, and its key must be here: the key process knows the
+    /// volume's size, too.
+    fn grow(&self, len: u64, rehearse: bool) -> io::Result<()> {
+        let refused = |why: &str| Err(io::Error::new(io::ErrorKind::Unsupported, why));
+        match self.layout.segments() {
+            [.., Segment { payload: Payload::KeyProcess(_) | Payload::KeyProcessTagged { .. }, .. }] => {
+                return refused("another process holds its keys");
+            }
+            [.., Segment { payload: Payload::Crypt { .. }, .. }] if self.layout.protected().is_empty() => {}
+            [.., Segment { payload: Payload::Crypt { .. }, .. }] => {
+                return refused("a hidden volume in it is protected");
+            }
+            _ => return refused("a volume of this kind keeps its size while in use"),
+        }
+        let last = self.layout.segments().last().expect("as matched above");
+        if len < self.len() || !(len - last.at).is_multiple_of(last.payload.sector_size()) {
+            return refused("it can only grow while in use, by whole sectors");
+        }
+        if rehearse {
+            return Ok(());
+        }
+        if let Some(file) = self.store.file() {
+            file.measure()?;
+        }
+        if last.stored_at.checked_add(len - last.at).is_none_or(|end| end > self.store.len()) {
+            return refused("its file has not grown");
+        }
+        self.len.fetch_max(len, Ordering::AcqRel);
+        Ok(())
     }
 
     fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {

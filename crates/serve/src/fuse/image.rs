@@ -40,7 +40,6 @@ const ATTRIBUTES: usize = 88;
 /// The folder with its file.
 pub struct ServedImage {
     store: Arc<dyn Store>,
-    len: u64,
     sector_size: u32,
     read_only: bool,
     uid: u32,
@@ -54,10 +53,10 @@ pub struct ServedImage {
 impl ServedImage {
     pub fn new(Image { store, read_only, uid, gid }: Image) -> Self {
         let read_only = read_only || !store.writable();
-        let (len, since) = (store.len(), now());
+        let since = now();
         let sector_size = u32::try_from(store.sector_size()).unwrap_or(PAGE);
         let (durable, written) = (Durable::default(), AtomicU64::new(0));
-        Self { store, len, sector_size, read_only, uid, gid, durable, since, written }
+        Self { store, sector_size, read_only, uid, gid, durable, since, written }
     }
 }
 
@@ -101,7 +100,7 @@ impl ServedImage {
     /// READ (`struct fuse_read_in`).
     fn read(&self, request: &FuseRequest, payload: &mut [u8]) -> Result<usize, Errno> {
         let (offset, size) = (request.u64(8), request.u32(16) as usize);
-        let size = size.min(usize::try_from(self.len.saturating_sub(offset)).unwrap_or(usize::MAX));
+        let size = size.min(usize::try_from(self.store.len().saturating_sub(offset)).unwrap_or(usize::MAX));
         let out = payload.get_mut(..size).ok_or(Errno::EINVAL)?;
         if request.node != FILE {
             return Err(Errno::EISDIR);
@@ -121,7 +120,7 @@ impl ServedImage {
         if self.read_only {
             return Err(Errno::EROFS);
         }
-        let room = usize::try_from(self.len.saturating_sub(offset)).unwrap_or(usize::MAX);
+        let room = usize::try_from(self.store.len().saturating_sub(offset)).unwrap_or(usize::MAX);
         if room == 0 && size > 0 {
             return Err(Errno::ENOSPC);
         }
@@ -161,7 +160,7 @@ impl ServedImage {
     /// `struct fuse_attr`.
     fn attributes_of(&self, node: u64) -> [u8; ATTRIBUTES] {
         let (size, links, written) = match node {
-            FILE => (self.len, 1, self.written.load(Ordering::Relaxed)),
+            FILE => (self.store.len(), 1, self.written.load(Ordering::Relaxed)),
             _ => (0, 2, 0),
         };
         let changed = self.since + Duration::from_nanos(written);
@@ -185,8 +184,8 @@ impl ServedImage {
     /// SETATTR (`struct fuse_setattr_in`): times are accepted and forgotten, all else stays.
     fn change(&self, request: &FuseRequest) -> Result<(), Errno> {
         let (what, size) = (request.u32(0), request.u64(16));
-        if what & set::SIZE != 0 && size != self.len {
-            return Err(if size > self.len { Errno::EFBIG } else { self.fixed() });
+        if what & set::SIZE != 0 && size != self.store.len() {
+            return Err(if size > self.store.len() { Errno::EFBIG } else { self.fixed() });
         }
         let differs = |flag, at, current| what & flag != 0 && request.u32(at) != current;
         if differs(set::MODE, 68, self.mode(request.node))
@@ -235,7 +234,7 @@ impl ServedImage {
     fn statistics(&self, payload: &mut [u8]) -> usize {
         let block = self.sector_size;
         let mut out = Writer::new(payload);
-        out.u64(self.len.div_ceil(u64::from(block))).u64(0).u64(0).u64(1).u64(0);
+        out.u64(self.store.len().div_ceil(u64::from(block))).u64(0).u64(0).u64(1).u64(0);
         out.u32(block).u32(255).u32(block).u32(0).bytes(&[0; 24]);
         out.len()
     }
@@ -246,9 +245,9 @@ impl ServedImage {
         const SEEK_HOLE: u32 = 4;
         let offset = request.u64(8);
         let found = match request.u32(16) {
-            SEEK_DATA | SEEK_HOLE if offset >= self.len => return Err(Errno::ENXIO),
+            SEEK_DATA | SEEK_HOLE if offset >= self.store.len() => return Err(Errno::ENXIO),
             SEEK_DATA => offset,
-            SEEK_HOLE => self.len,
+            SEEK_HOLE => self.store.len(),
             _ => return Err(Errno::EINVAL),
         };
         Ok(Writer::new(payload).u64(found).len())

@@ -13,9 +13,8 @@ use claviger_engine::trees::{Attributes, Entry, Node, NodeKind, Space, Tree};
 use rustix::io::Errno;
 use serde::de::DeserializeOwned;
 
-use super::opening::{
-    Folder, FolderRequest, Hello, IoSide, KeyProcessMessage, KeySide, PIECE, Terms, Turns, receive_bytes,
-};
+use super::opening::{Folder, FolderRequest, Hello, IoSide, KeyProcessMessage, KeySide, PIECE, Terms, Turns};
+use crate::messages::receive_bytes;
 
 /// The most names of a folder that are sent: more than unlocking reads.
 const MOST_NAMES: usize = 200_000;

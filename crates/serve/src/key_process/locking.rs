@@ -4,30 +4,25 @@
 //! The user who unlocks starts the new key process on their own terminal, and gets the ends of its channel. So the
 //! serving process starts no program and cannot choose what the key process asks.
 
-use std::io::{self, IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock, RwLockReadGuard};
-use std::thread;
 use std::time::Duration;
 
 use claviger_engine::key_process::volume::KeylessLayout;
 use claviger_engine::key_process::{KeyProcess, PartAccess, StoredAccess};
 use claviger_engine::opening::Stores;
 use rustix::event::{PollFd, PollFlags};
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
-    Shutdown, recvmsg, sendmsg, shutdown,
-};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::client::KeyClient;
-use super::opening::{IoSide, Terms, receive, send};
-use crate::sessions::{KEYS_SOCKET, short_name};
+use super::opening::{IoSide, Terms};
+use crate::messages::{give, receive, send, take};
+use crate::sessions::{KEYS_SOCKET, Listening, short_name};
 use crate::wait::wait;
 
 /// Time limit for a client to send its request and to receive the answer.
@@ -243,36 +238,14 @@ pub struct Locks<T> {
     pub lost: fn(),
 }
 
-/// Answers [`lock`] and [`Reopening`] for its lifetime.
-pub struct LockListener {
-    listener: Arc<UnixListener>,
-    ending: Arc<AtomicBool>,
-    thread: Option<thread::JoinHandle<()>>,
-}
-
 impl<T: DeserializeOwned + 'static> Locks<T> {
-    /// Listens in the session's folder.
+    /// Answers [`lock`] and [`Reopening`] in the session's folder, for the lifetime of the value returned.
     ///
     /// # Errors
     /// `Io`.
-    pub fn listen(self, folder: &Path) -> io::Result<LockListener> {
-        let (_held, path) = short_name(folder, KEYS_SOCKET)?;
-        let listener = Arc::new(UnixListener::bind(path)?);
-        let ending = Arc::new(AtomicBool::new(false));
-        let (accepting, stop) = (Arc::clone(&listener), Arc::clone(&ending));
-        let answer = move || {
-            let unlocking = Mutex::new(());
-            // Ends when the listener is shut down.
-            thread::scope(|scope| {
-                while let Ok((socket, _)) = accepting.accept() {
-                    let (locks, unlocking, stop) = (&self, &unlocking, &stop);
-                    let answer = move || locks.answer(&socket, unlocking, stop);
-                    let _ = thread::Builder::new().name("keys".into()).spawn_scoped(scope, answer);
-                }
-            });
-        };
-        let thread = thread::Builder::new().name("keys".into()).stack_size(64 << 10).spawn(answer)?;
-        Ok(LockListener { listener, ending, thread: Some(thread) })
+    pub fn listen(self, folder: &Path) -> io::Result<Listening> {
+        let unlocking = Mutex::new(());
+        Listening::new(folder, KEYS_SOCKET, move |socket, stop| self.answer(&socket, &unlocking, stop))
     }
 
     /// Answers one client. A client that does not take the result has gone.
@@ -306,6 +279,7 @@ impl<T: DeserializeOwned + 'static> Locks<T> {
             return Ok(LockAnswer::Refused("it is not locked".to_owned()));
         }
         let (io_side, key_end) = IoSide::new()?;
+        send(socket, &LockAnswer::Channel)?;
         give(socket, [key_end.as_fd(), io_side.memory()])?;
         drop(key_end);
         let again = || self.key_process.times() != times;
@@ -335,16 +309,6 @@ impl<T: DeserializeOwned + 'static> Locks<T> {
 
 fn locked_again() -> LockAnswer {
     LockAnswer::Refused("it was locked again in the meantime".to_owned())
-}
-
-impl Drop for LockListener {
-    fn drop(&mut self) {
-        self.ending.store(true, Ordering::SeqCst);
-        let _ = shutdown(&*self.listener, Shutdown::Both);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-    }
 }
 
 /// Checks that the serving process answers, with the same errors as the other requests.
@@ -427,27 +391,4 @@ fn connect(folder: &Path) -> io::Result<UnixStream> {
 /// Whether the other side has closed a socket on which it sends nothing more.
 fn has_gone(socket: &UnixStream) -> bool {
     wait(&mut [PollFd::new(socket, PollFlags::IN)], Some(Duration::ZERO)).unwrap_or(true)
-}
-
-/// Sends `Channel` with the key process's ends of it.
-fn give(socket: &UnixStream, ends: [BorrowedFd<'_>; 2]) -> io::Result<()> {
-    send(socket, &LockAnswer::Channel)?;
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
-    let mut with = SendAncillaryBuffer::new(&mut space);
-    with.push(SendAncillaryMessage::ScmRights(&ends));
-    sendmsg(socket, &[IoSlice::new(&[1])], &mut with, SendFlags::NOSIGNAL)?;
-    Ok(())
-}
-
-/// Receives the ends that follow `Channel`.
-fn take(socket: &UnixStream) -> io::Result<[OwnedFd; 2]> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
-    let mut with = RecvAncillaryBuffer::new(&mut space);
-    recvmsg(socket, &mut [IoSliceMut::new(&mut [0])], &mut with, RecvFlags::CMSG_CLOEXEC)?;
-    let ends = with.drain().filter_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
-        _ => None,
-    });
-    let ends: Vec<OwnedFd> = ends.flatten().collect();
-    ends.try_into().map_err(|_| io::ErrorKind::InvalidData.into())
 }

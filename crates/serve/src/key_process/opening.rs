@@ -20,14 +20,12 @@ use serde_json::Value;
 use super::client::KeyClient;
 use super::server::KeyServer;
 use super::shared_sys::{Shared, Slots};
+use crate::messages::{receive, send};
 use crate::spin::Awake;
 use crate::wait::wait;
 
 /// Maximum bytes of one read.
 pub(super) const PIECE: usize = 1 << 20;
-
-/// Maximum length of a message, in bytes. The fixed data of a layout may take some megabytes.
-const LONGEST: usize = 64 << 20;
 
 /// How long the rest of a message may take.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -470,33 +468,6 @@ fn denied() -> io::Error {
 /// Whether the error means that the other side has closed the connection.
 fn ended(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
-}
-
-/// Sends a message: its length in four bytes, and JSON.
-pub(super) fn send(mut socket: &UnixStream, message: &impl Serialize) -> io::Result<()> {
-    let text = serde_json::to_vec(message)?;
-    let len = u32::try_from(text.len()).ok().filter(|len| *len as usize <= LONGEST).ok_or_else(|| {
-        let what = "a message to the key process would be too long";
-        io::Error::new(io::ErrorKind::InvalidData, what)
-    })?;
-    socket.write_all(&[&len.to_le_bytes()[..], &text].concat())
-}
-
-pub(super) fn receive<T: DeserializeOwned>(socket: &UnixStream) -> io::Result<T> {
-    Ok(serde_json::from_slice(&receive_bytes(socket, LONGEST)?)?)
-}
-
-/// Receives at most `longest` bytes, with their length in four bytes before them.
-pub(super) fn receive_bytes(mut socket: &UnixStream, longest: usize) -> io::Result<Vec<u8>> {
-    let mut len = [0; 4];
-    socket.read_exact(&mut len)?;
-    let len = u32::from_le_bytes(len) as usize;
-    if len > longest {
-        return Err(io::ErrorKind::InvalidData.into());
-    }
-    let mut bytes = vec![0; len];
-    socket.read_exact(&mut bytes)?;
-    Ok(bytes)
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use std::os::fd::AsRawFd;
 use rustix::ioctl::{Ioctl, IoctlOutput, NoArg, Opcode, Setter, ioctl};
 
 const LOOP_CLR_FD: Opcode = 0x4c01;
+const LOOP_SET_CAPACITY: Opcode = 0x4c07;
 const LOOP_CONFIGURE: Opcode = 0x4c0a;
 const LOOP_CTL_GET_FREE: Opcode = 0x4c82;
 
@@ -79,6 +80,14 @@ pub fn configure(device: &File, backing: &File, flags: u32, block_size: u32, nam
 pub fn clear(device: &File) -> io::Result<()> {
     // SAFETY: LOOP_CLR_FD takes no argument.
     let request = unsafe { NoArg::<LOOP_CLR_FD>::new() };
+    // SAFETY: as above; it touches no memory of this process.
+    Ok(unsafe { ioctl(device, request) }?)
+}
+
+/// Gives the device the present size of its backing file.
+pub fn follow_size(device: &File) -> io::Result<()> {
+    // SAFETY: LOOP_SET_CAPACITY takes no argument.
+    let request = unsafe { NoArg::<LOOP_SET_CAPACITY>::new() };
     // SAFETY: as above; it touches no memory of this process.
     Ok(unsafe { ioctl(device, request) }?)
 }

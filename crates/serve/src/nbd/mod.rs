@@ -422,7 +422,6 @@ struct Exported {
     name: String,
     description: String,
     store: Arc<dyn Store>,
-    len: u64,
     read_only: bool,
     /// Requests from clients that know the block size must be multiples of this many bytes.
     smallest_block: u32,
@@ -454,10 +453,10 @@ impl Exports {
         let exported = |Export { name, description, store, read_only, block_size }| {
             // Every disk has sectors of at least 512 bytes, which need not be announced.
             let sector = u32::try_from(store.sector_size()).ok().filter(|size| u64::from(*size) > SMALLEST_SECTOR);
-            let (len, read_only) = (store.len(), read_only || !store.writable());
+            let read_only = read_only || !store.writable();
             let smallest_block = sector.unwrap_or(1);
             let (block_size, durable) = (block_size.max(smallest_block), Durable::default());
-            Exported { name, description, store, len, read_only, smallest_block, block_size, durable }
+            Exported { name, description, store, read_only, smallest_block, block_size, durable }
         };
         Ok(Self(exports.into_iter().map(exported).collect()))
     }

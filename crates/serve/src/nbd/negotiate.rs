@@ -124,7 +124,7 @@ impl<'a> Handshake<'_, 'a> {
         let export = self.exports.find(name).ok_or_else(|| broken("no such export"))?;
         self.let_in()?;
         let mut answer = [0; 134];
-        answer[..8].copy_from_slice(&export.len.to_be_bytes());
+        answer[..8].copy_from_slice(&export.store.len().to_be_bytes());
         answer[8..10].copy_from_slice(&export.flags(self.structured).to_be_bytes());
         self.send(&answer[..if no_zeroes { 10 } else { 134 }])?;
         Ok(ChosenExport { export, structured: self.structured, smallest_block: 1 })
@@ -163,7 +163,7 @@ impl<'a> Handshake<'_, 'a> {
             let data: Vec<&[u8]> = [&kind[..]].into_iter().chain(data.iter().copied()).collect();
             push_option_reply(&mut answer, option, reply::INFO, &data);
         };
-        push(info::EXPORT, &[&export.len.to_be_bytes(), &export.flags(self.structured).to_be_bytes()]);
+        push(info::EXPORT, &[&export.store.len().to_be_bytes(), &export.flags(self.structured).to_be_bytes()]);
         if request.asks_for(info::NAME) {
             push(info::NAME, &[export.name.as_bytes()]);
         }

@@ -173,7 +173,7 @@ impl<'s> Connection<'s, '_> {
             command::WRITE | command::TRIM | command::WRITE_ZEROES => true,
             _ => return Err(NbdErrno::EINVAL),
         };
-        let inside = offset.checked_add(u64::from(len)).is_some_and(|end| end <= self.export.len);
+        let inside = offset.checked_add(u64::from(len)).is_some_and(|end| end <= self.export.store.len());
         match command {
             _ if flags & !allowed != 0 => Err(NbdErrno::EINVAL),
             _ if writes && self.export.read_only => Err(NbdErrno::EPERM),

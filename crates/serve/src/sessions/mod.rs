@@ -6,11 +6,14 @@
 //!   PID-TICKS-REALM/        the server: its PID, its start time, and the kernel and namespace of both
 //!     record.json           mode 0600, replaced atomically
 //!     control               a socket: sends the status to each client
+//!     loans                 a socket: lends the locked file to commands that change the header
 //!     keys                  a socket: forgets the keys or takes new ones, if there is a key process
 //!     image/                where the plaintext is mounted as a file, if a file system lies on top of it
 //! ```
 
 mod control;
+mod listening;
+mod loans;
 mod owner;
 mod process;
 mod text;
@@ -19,15 +22,17 @@ use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Weak;
 
 use claviger_engine::internal::files;
 use claviger_engine::store::Traffic;
-use claviger_engine::{Error, Result};
+use claviger_engine::{Error, Result, Store};
 use rustix::fs::OFlags;
 use rustix::process::getuid;
 use serde::{Deserialize, Serialize};
 
-pub use control::Control;
+pub use listening::Listening;
+pub use loans::{AfterGrowth, borrow};
 pub use owner::FolderOwner;
 pub use process::Process;
 pub(crate) use process::Stat;
@@ -93,6 +98,9 @@ pub struct Status {
     /// Whether its keys are forgotten at present.
     #[serde(default)]
     pub locked: bool,
+    /// Size of the plaintext now, in bytes: a volume can grow while it is served. `None` for a folder.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size: Option<u64>,
 }
 
 /// This user's runtime folder, which nobody else can enter.
@@ -251,8 +259,17 @@ impl Live {
     ///
     /// # Errors
     /// `Io`.
-    pub fn answer(&self, status: impl Fn() -> Status + Send + Sync + 'static) -> Result<Control> {
-        Control::new(&self.session.folder, status).map_err(|e| Error::from(e).at(&self.session.folder))
+    pub fn answer(&self, status: impl Fn() -> Status + Send + Sync + 'static) -> Result<Listening> {
+        control::answer(&self.session.folder, status).map_err(|e| Error::from(e).at(&self.session.folder))
+    }
+
+    /// Lends the files of these stores to other processes of this user, for changes of the header, for the lifetime of the value
+    /// returned: see [`borrow`].
+    ///
+    /// # Errors
+    /// `Io`.
+    pub fn lend(&self, stores: Vec<Weak<dyn Store>>, after_growth: AfterGrowth) -> Result<Listening> {
+        loans::lend(&self.session.folder, stores, after_growth).map_err(|e| Error::from(e).at(&self.session.folder))
     }
 }
 
@@ -268,7 +285,7 @@ impl Drop for Live {
 /// mount.
 pub fn remove(folder: &Path) {
     let record = folder.join(RECORD);
-    let sockets = ["control", KEYS_SOCKET].map(|name| Some(folder.join(name)));
+    let sockets = [control::SOCKET, loans::SOCKET, KEYS_SOCKET].map(|name| Some(folder.join(name)));
     for path in [files::beside(&record).ok(), Some(record)].into_iter().chain(sockets).flatten() {
         let _ = fs::remove_file(path);
     }
@@ -346,6 +363,7 @@ mod tests {
                 traffic: Traffic { read: 5, written: 6, failed_writes: 0 },
                 damage_prevented: true,
                 locked: true,
+                size: None,
             })
             .expect("a socket");
         let sessions = runtime.sessions().expect("read");

@@ -50,7 +50,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     if let Some(file) = &args.backup {
         new_file::must_be_new(file)?;
     }
-    let named = args.header.find(Access::ReadWrite)?;
+    let named = args.header.find(Access::ReadWrite)?.unused()?;
     let prepared = named.editor.convert(&*named.store, &args.to, args.detached).map_err(at)?;
     if !args.yes {
         let question = format!("{} Convert it to {}?", named.announcement(&prepared), prepared.format);

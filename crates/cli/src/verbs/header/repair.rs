@@ -48,7 +48,7 @@ pub struct Args {
     json: bool,
 }
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    let named = args.header.find(Access::ReadWrite)?;
+    let named = args.header.find(Access::ReadWrite)?.unused()?;
     let prepared = args.prepared(&named).map_err(|e| e.at(&args.header.path))?;
     let wanted = !prepared.edit.steps.is_empty() && !args.yes;
     if wanted {

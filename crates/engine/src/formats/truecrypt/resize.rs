@@ -39,7 +39,7 @@ pub(super) fn resize(family: &Family, store: &dyn Store, with: &Unlock<'_>, size
     let derivation = opened.found.derivation;
     if !opened.found.fields.has_backups {
         let end = opened.data_end();
-        return Ok(Resizing { prepared: opened.prepared(family, &derivation, Vec::new()), len, end, before });
+        return Ok(Resizing { prepared: opened.prepared(family, &derivation, Vec::new()), len, end, before, size });
     }
     let end = opened.data_end().saturating_add(HEADER_GROUP);
     let steps = if (size, len) == (before, store.len()) {
@@ -49,7 +49,7 @@ pub(super) fn resize(family: &Family, store: &dyn Store, with: &Unlock<'_>, size
     };
     let mut prepared = opened.prepared(family, &derivation, steps);
     prepared.edit = prepared.edit.made_for(vec![Seen { at: 0, bytes: front }]);
-    Ok(Resizing { prepared, len, end, before })
+    Ok(Resizing { prepared, len, end, before, size })
 }
 
 /// The new sizes, in bytes.

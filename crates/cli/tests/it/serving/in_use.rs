@@ -1,0 +1,225 @@
+//! Changes of a header while the volume is mounted or served.
+
+use std::fs;
+use std::io::Write;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use crate::common::mounts::{MountSpace, wait_until};
+use crate::common::*;
+use crate::serving::key_process::ISOLATED;
+use claviger_testkit::tools;
+
+const CHEAP: [&str; 4] = ["--kdf", "pbkdf2", "--iterations", "1000"];
+
+/// A folder with a second passphrase in the file `new`.
+fn with_new() -> (Folder, String) {
+    let folder = Folder::new();
+    let new = folder.str("new");
+    fs::write(&new, "another").expect("a password file");
+    (folder, new)
+}
+
+fn changed(volume: &str, old: &str, new: &str) -> Done {
+    let change = ["keyslot", "change", "--password-file", old, "--new-password-file", new, volume];
+    run(change.into_iter().chain(CHEAP))
+}
+
+fn opens(volume: &str, password: &str) -> i32 {
+    run(["keyslot", "test", "--password-file", password, volume]).code
+}
+
+#[test]
+fn keyslots_and_tokens_change_while_a_client_writes() {
+    let (folder, new) = with_new();
+    let volume = folder.luks2("v.luks");
+    let served = Served::start(["--password-file", &folder.password, "--socket", &folder.str("s"), &volume]);
+    if qemu_io(&served.uri, "read 0 512").is_none() {
+        return;
+    }
+    let done = AtomicBool::new(false);
+    let writes = thread::scope(|scope| {
+        let client = scope.spawn(|| {
+            let mut rounds = 0;
+            while !done.load(Ordering::Relaxed) {
+                for command in ["write -P 0x5a 0 4M", "read -P 0x5a 0 4M", "write -P 7 4M 4096", "flush"] {
+                    let (good, out) = qemu_io(&served.uri, command).expect("as before");
+                    assert!(good, "{out}");
+                }
+                rounds += 1;
+            }
+            rounds
+        });
+        let add = ["keyslot", "add", "--password-file", &folder.password, "--new-password-file", &new, &volume];
+        run(add.into_iter().chain(CHEAP)).succeeds();
+        run(["keyslot", "list", &volume]).succeeds();
+        run(["keyslot", "kill", "--yes", "--password-file", &folder.password, &volume, "1"]).succeeds();
+        for _ in 0..3 {
+            changed(&volume, &folder.password, &new).succeeds();
+            changed(&volume, &new, &folder.password).succeeds();
+        }
+        run(["header", "set", "--label", "in use", &volume]).succeeds();
+        run(["header", "backup", "--password-file", &folder.password, &volume, &folder.str("backup")]).succeeds();
+        run(["header", "show", &volume]).succeeds();
+        run(["verify", "--password-file", &folder.password, &volume]).succeeds();
+        let token = folder.str("token");
+        fs::write(&token, r#"{"type":"test","keyslots":[]}"#).expect("a token");
+        run(["token", "import", &volume, &token]).succeeds();
+        changed(&volume, &folder.password, &new).succeeds();
+        done.store(true, Ordering::Relaxed);
+        client.join().expect("every request succeeds")
+    });
+    assert!(writes > 0);
+    // Whatever would change the layout waits for the end.
+    run(["header", "convert", "--to", "LUKS1", "--yes", &volume]).fails(9, &["mounted or served"]);
+    run(["header", "repair", &volume]).fails(9, &["mounted or served"]);
+    run(["reencrypt", "--password-file", &new, &volume]).fails(9, &["in use"]);
+    served.stop().succeeds();
+    assert_eq!([opens(&volume, &new), opens(&volume, &folder.password)], [0, 2]);
+    let again = Served::start(["--password-file", &new, "--socket", &folder.str("s"), &volume]);
+    let (good, out) = qemu_io(&again.uri, "read -P 0x5a 0 4M").expect("as before");
+    assert!(good, "{out}");
+    again.stop().succeeds();
+    if let Some(cryptsetup) = tools::program("cryptsetup") {
+        tools::run(Command::new(cryptsetup).args(["open", "--test-passphrase", "--key-file", &new, &volume]));
+        let dump = Command::new("cryptsetup").args(["luksDump", &volume]).output().expect("it starts");
+        assert!(String::from_utf8_lossy(&dump.stdout).contains("in use"), "the label");
+    }
+}
+
+/// The header's file is locked for reading there, and the lock becomes exclusive for the time of the change.
+#[test]
+fn a_detached_header_changes_while_a_key_process_holds_the_keys() {
+    let (folder, new) = with_new();
+    let (data, header) = (folder.str("data"), folder.str("header"));
+    let create = ["create", "--format", "LUKS2", "--quick", "--size", "8M", "--header", &header];
+    run(create.into_iter().chain(CHEAP).chain(["--password-file", &folder.password, &data])).succeeds();
+    let serve =
+        [ISOLATED, "--header", &header, "--password-file", &folder.password, "--socket", &folder.str("s"), &data];
+    for how in [&[][..], &["--read-only"]] {
+        let served = Served::start(serve.iter().chain(how));
+        changed(&header, &folder.password, &new).succeeds();
+        let both = ["keyslot", "change", "--header", &header, "--password-file", &new];
+        let back = ["--new-password-file", &folder.password, &data];
+        run(both.into_iter().chain(back).chain(CHEAP)).succeeds();
+        assert_eq!([opens(&header, &folder.password), opens(&header, &new)], [0, 2]);
+        run(["lock", &data]).succeeds();
+        changed(&header, &folder.password, &new).succeeds();
+        run(["unlock", "--header", &header, "--password-file", &new, &data]).succeeds();
+        changed(&header, &new, &folder.password).succeeds();
+        served.stop().succeeds();
+    }
+}
+
+#[test]
+fn truecrypt_veracrypt_and_bitlocker_change_while_they_are_served() {
+    let (folder, new) = with_new();
+    let create = |format: &str, more: &[&str]| {
+        let path = folder.str(format);
+        let args =
+            ["create", "--format", format, "--quick", "--size", "32M", "--password-file", &folder.password, &path];
+        run(args.iter().chain(more)).succeeds();
+        path
+    };
+    let one = ["--hash", "SHA-512"];
+    for (format, more) in
+        [("TrueCrypt", &one[..]), ("VeraCrypt", &["--hash", "SHA-512", "--pim", "1"]), ("BitLocker", &[])]
+    {
+        let volume = create(format, more);
+        let hints: &[&str] = if format == "BitLocker" { &[] } else { more };
+        for how in [&[][..], &["--read-only"]] {
+            let serve = ["--password-file", &folder.password, "--socket", &folder.str("s"), &volume];
+            let served = Served::start(serve.iter().chain(hints).chain(how));
+            let changed = |old: &str, new: &str| {
+                let change = ["change", "--password-file", old, "--new-password-file", new, &volume];
+                run(change.iter().chain(hints)).succeeds();
+            };
+            changed(&folder.password, &new);
+            run(["verify", "--password-file", &new, &volume].iter().chain(hints)).succeeds();
+            changed(&new, &folder.password);
+            served.stop().succeeds();
+        }
+        run(["verify", "--password-file", &folder.password, &volume].iter().chain(hints)).succeeds();
+    }
+}
+
+/// A command that waits for its passphrase has borrowed the file: others wait for it, and the server may end first.
+#[test]
+fn a_borrowed_file_stays_locked_whoever_ends_first() {
+    let (folder, new) = with_new();
+    let volume = folder.luks2("v.luks");
+    let serve = ["--password-file", &folder.password, "--socket", &folder.str("s"), &volume];
+    for kill in [false, true] {
+        let served = Served::start(serve);
+        let mut change = claviger();
+        let args = ["keyslot", "change", "--password-file", "-", "--new-password-file", &new, &volume];
+        let mut change = change.args(args).args(CHEAP).stdin(Stdio::piped()).spawn().expect("it starts");
+        wait_until("it has borrowed the file", || run(["keyslot", "list", &volume]).code == 9);
+        run(["keyslot", "list", &volume]).fails(9, &["another command", "Wait until it is done"]);
+        if kill {
+            drop(served);
+        } else {
+            served.stop().succeeds();
+        }
+        run(["keyslot", "list", &volume]).fails(9, &["in use"]);
+        run(["info", "--password-file", &folder.password, &volume]).fails(9, &["in use"]);
+        let password = fs::read(&folder.password).expect("a password");
+        change.stdin.take().expect("a pipe").write_all(&password).expect("it waits");
+        assert!(change.wait().expect("it ends").success());
+        assert_eq!([opens(&volume, &new), opens(&volume, &folder.password)], [0, 2]);
+        changed(&volume, &new, &folder.password).succeeds();
+    }
+}
+
+#[test]
+fn a_killed_change_leaves_the_server_and_a_header_that_opens() {
+    let (folder, new) = with_new();
+    let volume = folder.luks2("v.luks");
+    let served = Served::start(["--password-file", &folder.password, "--socket", &folder.str("s"), &volume]);
+    let mut passwords = [&*folder.password, &*new];
+    for delay in 0..20 {
+        let [old, next] = passwords;
+        let mut change = claviger();
+        let change = change.args(["keyslot", "change", "--password-file", old, "--new-password-file", next, &volume]);
+        let mut change = change.args(CHEAP).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts");
+        thread::sleep(Duration::from_millis(delay * 4));
+        let _ = change.kill();
+        change.wait().expect("it ends");
+        wait_until("the file is back", || run(["keyslot", "list", &volume]).code == 0);
+        match [old, next].map(|password| opens(&volume, password)) {
+            [0, 2] => {}
+            [2, 0] => passwords = [next, old],
+            codes => panic!("{codes:?} after {delay}"),
+        }
+    }
+    served.stop().succeeds();
+    run(["verify", "--password-file", passwords[0], &volume]).succeeds();
+}
+
+/// The kernel's file system is mounted, and a file served as it is has no header of ours.
+#[test]
+fn a_mounted_volume_changes_and_a_raw_file_does_not() {
+    let Some(place) = MountSpace::root() else { return };
+    let (volume, dir) = (place.ext4("v.tc"), place.dir("mnt"));
+    let new = place.folder.str("new");
+    fs::write(&new, "another").expect("a password file");
+    let change =
+        ["change", "--hash", "SHA-512", "--password-file", &place.folder.password, "--new-password-file", &new];
+    let change = || place.run(change.into_iter().chain([&*volume]));
+    place.run(["mount", "--raw", "--filesystem", "none", &volume, &dir]).succeeds();
+    change().fails(9, &["in use", "claviger"]);
+    place.unmount(&dir).succeeds();
+    place.mount(&volume, &dir, &[]).succeeds();
+    fs::write(format!("{dir}/before"), "what was there").expect("written");
+    change().succeeds();
+    fs::write(format!("{dir}/after"), "what came").expect("written");
+    place.unmount(&dir).succeeds();
+    let mount = ["mount", "--format", "TrueCrypt", "--hash", "SHA-512", "--password-file", &new, &volume, &dir];
+    place.run(mount).succeeds();
+    assert_eq!(fs::read(format!("{dir}/before")).expect("read"), b"what was there");
+    assert_eq!(fs::read(format!("{dir}/after")).expect("read"), b"what came");
+    place.unmount(&dir).succeeds();
+    place.nothing_is_left();
+}

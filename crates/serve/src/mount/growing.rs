@@ -1,0 +1,67 @@
+//! A mounted volume has grown: the loop device and the file system on it follow.
+
+use std::ffi::OsString;
+use std::fs::OpenOptions;
+use std::io;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use claviger_engine::{Error, Result};
+use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
+
+use super::{drivers, image, loop_sys, said};
+use crate::sessions::{Session, SessionRecord};
+
+/// Gives the loop device below a mount the size of its file. `folder` is the session's. Without such a device, there is nothing to
+/// do.
+///
+/// # Errors
+/// `Io`.
+pub fn follow_size(folder: &Path) -> io::Result<()> {
+    let Some(session) = Session::read(folder) else { return Ok(()) };
+    let Some(device) = &session.record.loop_device else { return Ok(()) };
+    // The kernel asks for the file's size only when somebody wants to know it.
+    let image = session.image_dir().join(image::NAME);
+    statx(CWD, &image, AtFlags::STATX_FORCE_SYNC, StatxFlags::SIZE)?;
+    loop_sys::follow_size(&OpenOptions::new().read(true).write(true).open(device)?)
+}
+
+/// The command that grows the mounted file system of a session to the size of its volume.
+///
+/// # Errors
+/// `Unsupported` if that is not possible while it is mounted.
+pub fn filesystem_growth(record: &SessionRecord) -> Result<Vec<OsString>> {
+    let words = |first: &[&str], last: &Path| first.iter().map(OsString::from).chain([last.into()]).collect();
+    let refused = |why: String, hint: &str| Err(Error::unsupported(why).at(&record.volume).hint(hint));
+    let (Some(dir), Some(filesystem)) = (&record.dir, record.filesystem.as_deref()) else {
+        let hint = "Mount the volume as root first, or grow its file system where it is used.";
+        return refused("growing a file system that is not mounted by claviger".to_owned(), hint);
+    };
+    match (filesystem, &record.loop_device) {
+        ("ext3" | "ext4", Some(device)) => Ok(words(&["resize2fs"], device)),
+        ("xfs", Some(_)) => Ok(words(&["xfs_growfs"], dir)),
+        ("btrfs", Some(_)) => Ok(words(&["btrfs", "filesystem", "resize", "max"], dir)),
+        ("ext2" | "ext3" | "ext4" | "xfs" | "btrfs", None) => refused(
+            format!("growing {filesystem} while a program in user space has it mounted"),
+            "The kernel can, if root mounts the volume. Or unmount it, and grow it as `claviger resize` says.",
+        ),
+        _ => refused(
+            format!("growing {filesystem} while it is mounted"),
+            "Only ext3, ext4, XFS and Btrfs can. Unmount the volume, and resize it without --filesystem.",
+        ),
+    }
+}
+
+/// Runs such a command.
+///
+/// # Errors
+/// `Io`, with the program's own words.
+pub fn grow_filesystem(command: &[OsString]) -> Result<()> {
+    let (program, words) = command.split_first().expect("a command has a name");
+    let name = program.to_string_lossy();
+    let path = drivers::find(&name).unwrap_or_else(|| (&*name).into());
+    let mut command = Command::new(&path);
+    command.args(words).env("LC_ALL", "C").stdin(Stdio::null());
+    let output = command.output().map_err(|e| Error::from(e).at(&path))?;
+    if output.status.success() { Ok(()) } else { Err(said(&name, &output.stderr)) }
+}

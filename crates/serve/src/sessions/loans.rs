@@ -1,0 +1,220 @@
+//! Lending a file in use: a server holds the lock on its volume, and a command that changes the header needs it.
+//!
+//! The server hands over a descriptor that shares its lock, and the command works as on a volume that nobody uses: it finds the
+//! header, proves the credential and writes step by step. So the server needs no code for any format's header, and no passphrase
+//! leaves the process that asks for it. The lock is never free in between. If the server ends first, the command still holds the
+//! lock and finishes; if the command is killed, the header is in a state that opens, as after any kill.
+//!
+//! This is possible because a header's changes leave the layout alone, and because the server writes only where the data are. When a
+//! volume grows, its last segment becomes longer and nothing else changes. So the server is told the new size, once everything is on
+//! the disk.
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::net::Shutdown;
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, Weak};
+use std::time::Duration;
+
+use claviger_engine::store::{FileStore, Lender, Loan};
+use claviger_engine::{Error, ErrorKind, Result, Store};
+use rustix::event::{PollFd, PollFlags};
+use serde::{Deserialize, Serialize};
+
+use super::{Listening, Runtime, short_name};
+use crate::messages::{give, receive_at_most, send, take};
+use crate::wait::wait;
+
+/// The socket's name in the session's folder.
+pub(super) const SOCKET: &str = "loans";
+
+/// The version of the messages.
+const VERSION: u32 = 1;
+
+/// The longest message, in bytes.
+const LONGEST: usize = 4096;
+
+/// Time limit for each message.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Interval at which a lender checks whether to end.
+const TICK: Duration = Duration::from_millis(100);
+
+/// Asks for a file. The loan lasts until the borrower closes the connection.
+#[derive(Serialize, Deserialize)]
+struct Request {
+    version: u32,
+    /// Device and inode.
+    file: (u64, u64),
+}
+
+/// Says that the volume in the borrowed file grows: see [`Lender::grow`].
+#[derive(Serialize, Deserialize)]
+struct Growth {
+    from: u64,
+    to: u64,
+    rehearse: bool,
+}
+
+/// The answer to [`Growth`].
+#[derive(Serialize, Deserialize)]
+enum Grown {
+    Done,
+    Refused(String),
+}
+
+/// The answer of a server. After `Lent` comes the descriptor.
+#[derive(Serialize, Deserialize)]
+enum Answer {
+    Lent,
+    /// This server has another file.
+    NotHere,
+    /// Another process has borrowed it.
+    Busy,
+    /// The server knows another version of the messages.
+    Version(u32),
+    Failed(String),
+}
+
+/// What a server does once its volume has grown, in its session's folder.
+pub type AfterGrowth = fn(&Path) -> io::Result<()>;
+
+/// What a server lends.
+struct Lending {
+    /// Each is lent to one borrower at a time.
+    stores: Vec<(Weak<dyn Store>, Mutex<()>)>,
+    folder: PathBuf,
+    after_growth: AfterGrowth,
+}
+
+/// Lends the files of these stores for the lifetime of the value returned.
+pub(super) fn lend(folder: &Path, stores: Vec<Weak<dyn Store>>, after_growth: AfterGrowth) -> io::Result<Listening> {
+    let stores = stores.into_iter().map(|store| (store, Mutex::new(()))).collect();
+    let lending = Lending { stores, folder: folder.to_owned(), after_growth };
+    Listening::new(folder, SOCKET, move |client, stop| {
+        // A silent client must not delay the end.
+        let limits = client.set_read_timeout(Some(PATIENCE)).and_then(|()| client.set_write_timeout(Some(PATIENCE)));
+        if let Ok(request) = limits.and_then(|()| receive_at_most(&client, LONGEST)) {
+            let _ = lending.answer(&client, &request, stop);
+        }
+    })
+}
+
+impl Lending {
+    fn answer(&self, client: &UnixStream, request: &Request, stop: &AtomicBool) -> io::Result<()> {
+        if request.version != VERSION {
+            return send(client, &Answer::Version(VERSION));
+        }
+        for (store, lending) in &self.stores {
+            let Some(store) = store.upgrade() else { continue };
+            let Some(file) = store.file().filter(|file| is(file, request.file)) else { continue };
+            let Ok(_lending) = lending.try_lock() else { return send(client, &Answer::Busy) };
+            return self.lend(client, &*store, file, stop);
+        }
+        send(client, &Answer::NotHere)
+    }
+
+    /// Lends the file until the borrower hangs up.
+    fn lend(&self, client: &UnixStream, store: &dyn Store, file: &FileStore, stop: &AtomicBool) -> io::Result<()> {
+        let (descriptor, lent) = match file.lend() {
+            Ok(lent) => lent,
+            Err(e) => return send(client, &Answer::Failed(e.to_string())),
+        };
+        send(client, &Answer::Lent)?;
+        give(client, [descriptor.as_fd()])?;
+        drop(descriptor);
+        loop {
+            while !wait(&mut [PollFd::new(client, PollFlags::IN)], Some(TICK))? {
+                if stop.load(Ordering::SeqCst) {
+                    lent.leave();
+                    return Ok(());
+                }
+            }
+            // Fails at the end of the loan.
+            let growth = receive_at_most(client, LONGEST)?;
+            let grown = self.grow(store, &growth);
+            send(client, &grown.map_or_else(|e| Grown::Refused(e.to_string()), |()| Grown::Done))?;
+        }
+    }
+
+    fn grow(&self, store: &dyn Store, growth: &Growth) -> io::Result<()> {
+        // A hidden volume in the file has another size.
+        if growth.rehearse && store.len() != growth.from {
+            return Err(io::Error::other("another volume in this file is in use"));
+        }
+        store.grow(growth.to, growth.rehearse)?;
+        if growth.rehearse { Ok(()) } else { (self.after_growth)(&self.folder) }
+    }
+}
+
+fn is(file: &FileStore, number: (u64, u64)) -> bool {
+    file.number().is_ok_and(|of_it| of_it == number)
+}
+
+/// Borrows the file at `path` from the process of this user that serves the volume in it. `None` if no such process lends it.
+///
+/// # Errors
+/// `InUse` if another process has borrowed it; `Io`.
+pub fn borrow(path: &Path) -> Result<Option<Loan>> {
+    let metadata = fs::metadata(path)?;
+    let request = Request { version: VERSION, file: (metadata.dev(), metadata.ino()) };
+    for session in Runtime::of_this_user()?.sessions()?.into_iter().filter(super::Session::alive) {
+        // A server that lends nothing has no such socket, or does not answer.
+        if let Ok((socket, answer)) = ask(&session.folder, &request) {
+            match answer {
+                Answer::Lent => {
+                    let [file] = take(&socket)?;
+                    return Ok(Some(Loan { file: File::from(file), lender: Box::new(Borrowed(socket)) }));
+                }
+                Answer::NotHere => {}
+                Answer::Busy => {
+                    return Err(in_use("another command that changes its header").hint("Wait until it is done."));
+                }
+                Answer::Version(_) => {
+                    let holder = "another version of claviger, which cannot lend it to this one";
+                    return Err(in_use(holder).hint("Use that version, or unmount the volume first."));
+                }
+                Answer::Failed(why) => return Err(io::Error::other(why).into()),
+            }
+        }
+    }
+    Ok(None)
+}
+
+fn in_use(holder: &str) -> Error {
+    ErrorKind::InUse { holder: Some(holder.to_owned()) }.into()
+}
+
+fn ask(folder: &Path, request: &Request) -> io::Result<(UnixStream, Answer)> {
+    let (_held, path) = short_name(folder, SOCKET)?;
+    let socket = UnixStream::connect(path)?;
+    socket.set_read_timeout(Some(PATIENCE))?;
+    socket.set_write_timeout(Some(PATIENCE))?;
+    send(&socket, request)?;
+    let answer = receive_at_most(&socket, LONGEST)?;
+    Ok((socket, answer))
+}
+
+/// A loan. Returns the file on drop, and waits until the lender knows: the next loan may begin at once.
+struct Borrowed(UnixStream);
+
+impl Lender for Borrowed {
+    fn grow(&self, from: u64, to: u64, rehearse: bool) -> io::Result<()> {
+        send(&self.0, &Growth { from, to, rehearse })?;
+        match receive_at_most(&self.0, LONGEST)? {
+            Grown::Done => Ok(()),
+            Grown::Refused(why) => Err(io::Error::new(io::ErrorKind::Unsupported, why)),
+        }
+    }
+}
+
+impl Drop for Borrowed {
+    fn drop(&mut self) {
+        let _ = self.0.shutdown(Shutdown::Write);
+        let _ = self.0.read(&mut [0]);
+    }
+}
