@@ -644,6 +644,15 @@ pub fn nbd() -> Vec<Vec<u8>> {
 }
 
 /// Kernel messages of every kind (Linux, include/uapi/linux/fuse.h), for a folder with one file, which is node 2.
+pub fn loans() -> Vec<Vec<u8>> {
+    let message = |text: &str| [&(text.len() as u32).to_le_bytes(), text.as_bytes()].concat();
+    let grow =
+        |start: u64, len: u64, rehearse| message(&format!(r#"{{"start":{start},"len":{len},"rehearse":{rehearse}}}"#));
+    let request = message(r#"{"version":1,"file":[7,9]}"#);
+    let steps = [grow(0, 1 << 21, true), grow(0, 1 << 21, false)].concat();
+    vec![request.clone(), [&*request, &steps].concat(), [request, grow(0, u64::MAX, true), steps].concat()]
+}
+
 pub fn fuse() -> Vec<Vec<u8>> {
     let message = |opcode: u32, node: u64, rest: &[&[u8]]| {
         let rest = rest.concat();

@@ -123,6 +123,7 @@ mod tests {
         // Only one of the two keys has the right size; all volumes but the last need no key.
         assert_eq!(opened(volumes::bitlocker_block, corpus::bitlocker_blocks()), [2, 2, 2, 2, 2, 1]);
         assert!(corpus::nbd().iter().map(|bytes| messages::nbd(bytes)).max() > Some(2 << 20));
+        assert!(corpus::loans().iter().all(|bytes| messages::loans(bytes) > 0));
         assert_eq!(opened(messages::fuse_tree, corpus::fuse()), [17, 27]);
         let shown = ecryptfs::shown(&corpus::ecryptfs_header()[0], &corpus::ecryptfs_name()[0]);
         assert_eq!(shown, (Some(5000), Some("name".into())));

@@ -1,16 +1,17 @@
 //! Messages to the servers, over private volumes and file systems.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
+use claviger_engine::Store;
 use claviger_engine::filesystems;
-use claviger_engine::store::MemoryStore;
+use claviger_engine::store::{FileStore, MemoryStore};
 use claviger_serve::fuse::Image;
 use claviger_serve::fuse::tree::Showing;
 use claviger_serve::fuzzing;
 use claviger_serve::nbd::Export;
 
 use crate::corpus;
-use crate::volumes::Sparse;
+use crate::volumes::{self, Sparse};
 
 /// A little more than is read at a time, which leaves a partial read.
 const EXPORTED: u64 = (1 << 20) + 512;
@@ -20,6 +21,21 @@ pub fn nbd(bytes: &[u8]) -> u64 {
     let export = |name: &str, len| Export::new(name, Arc::new(Sparse { len, ..Sparse::default() }));
     let read_only = Export { read_only: true, description: "for reading".into(), ..export("b", 700) };
     fuzzing::nbd(vec![export("a", EXPORTED), read_only], bytes).expect("there are sockets")
+}
+
+/// Messages of a command that borrows the file of a volume, which may grow to twice its size. Returns how many bytes it received.
+pub fn loans(bytes: &[u8]) -> u64 {
+    const LEN: u64 = 1 << 20;
+    static FILE: LazyLock<FileStore> = LazyLock::new(|| {
+        let path = std::env::temp_dir().join(format!("claviger-fuzzing-{}", std::process::id()));
+        let file = FileStore::create_sparse(&path, LEN).expect("a file");
+        std::fs::remove_file(path).expect("it is there");
+        file
+    });
+    let volume = volumes::encrypted(LEN, 2 * LEN);
+    let received = fuzzing::loans(&volume, &FILE, bytes).expect("there are sockets");
+    assert!((LEN..=2 * LEN).contains(&volume.len()));
+    received
 }
 
 /// Kernel messages to a mounted image.

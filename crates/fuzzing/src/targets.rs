@@ -56,6 +56,7 @@ pub static TARGETS: &[Target] = &[
     Target { name: "crypttab", run: crypttab, corpus: corpus::crypttab },
     Target { name: "outline", run: volumes::outline, corpus: corpus::outline },
     Target { name: "nbd", run: |bytes| _ = messages::nbd(bytes), corpus: corpus::nbd },
+    Target { name: "loans", run: |bytes| _ = messages::loans(bytes), corpus: corpus::loans },
     Target { name: "fuse_image", run: messages::fuse_image, corpus: corpus::fuse },
     Target { name: "fuse_tree", run: |bytes| _ = messages::fuse_tree(bytes), corpus: corpus::fuse },
 ];

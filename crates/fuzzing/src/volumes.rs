@@ -5,11 +5,15 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
+use claviger_crypto::ciphers::aes::AES;
+use claviger_crypto::modes::{Xts, xts};
 use claviger_engine::formats::{bitlocker, luks2};
 use claviger_engine::key_process::volume::{KeylessLayout, Keys};
 use claviger_engine::key_process::{KeyProcess, PartAccess, StoredAccess};
 use claviger_engine::volume::Mapping;
-use claviger_engine::{Credential, Error, ErrorKind, Format, Secret, Store, Unlock, Volume};
+use claviger_engine::{
+    Acceleration, Credential, Error, ErrorKind, Format, Layout, Payload, Secret, Segment, Store, Unlock, Volume,
+};
 use claviger_testkit::bitlocker::maker::{Made, State};
 use claviger_testkit::bitlocker::metadata::{HEADERS, Nonces, Seal, validation};
 
@@ -174,6 +178,16 @@ impl KeyProcess for Idle {
         all.resize(data.len() + tags, 0);
         write(&mut all)
     }
+}
+
+/// An encrypted volume of `len` bytes, in a store of `stored` bytes.
+pub fn encrypted(len: u64, stored: u64) -> Volume {
+    let data = AES.with_key(&[7; 32], Acceleration::On);
+    let tweak = AES.with_key(&[8; 32], Acceleration::On);
+    let cipher = Arc::new(Xts::new(vec![xts::Layer { data, tweak }], 512));
+    let segment = Segment { at: 0, len, stored_at: 0, payload: Payload::crypt(cipher, 0), writable: true };
+    let store = Arc::new(Sparse { len: stored, ..Sparse::default() });
+    Volume::new(store, Layout::new(vec![segment]).expect("it fits"))
 }
 
 /// A key process's description of a layout, as JSON, over a store of 1 MiB.

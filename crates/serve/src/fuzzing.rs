@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
-use claviger_engine::Result;
+use claviger_engine::store::FileStore;
 use claviger_engine::trees::Tree;
+use claviger_engine::{Result, Store};
 
 use crate::fuse::tree::{self, Showing};
 use crate::fuse::{self, Image};
 use crate::nbd::{self, Export};
+use crate::sessions;
 
 /// Serves `exports` to an NBD client that sends the first 64 KiB of `bytes` and then hangs up. Returns how many bytes it received.
 ///
@@ -15,6 +17,15 @@ use crate::nbd::{self, Export};
 /// `Misuse` for invalid exports, and `Io` if the system has no more sockets.
 pub fn nbd(exports: Vec<Export>, bytes: &[u8]) -> Result<u64> {
     nbd::fuzz(exports, bytes)
+}
+
+/// Lends `file`, which holds the volume `store`, to a command that sends the first 64 KiB of `bytes` and then hangs up. Returns how many
+/// bytes it received.
+///
+/// # Errors
+/// `Io` if the system has no more sockets.
+pub fn loans(store: &dyn Store, file: &FileStore, bytes: &[u8]) -> Result<u64> {
+    Ok(sessions::fuzz(store, file, bytes)?)
 }
 
 /// Answers consecutive messages, as the kernel sends them over /dev/fuse, for a mounted image.

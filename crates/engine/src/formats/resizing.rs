@@ -6,7 +6,7 @@ use super::change::Prepared;
 use super::filling;
 use crate::error::{Error, ErrorKind, Result};
 use crate::spec::Spec;
-use crate::store::{FileStore, Store};
+use crate::store::{FileStore, Growth, Store};
 
 /// A prepared change of a volume's size.
 #[derive(Debug)]
@@ -22,6 +22,8 @@ pub struct Resizing {
     pub before: u64,
     /// The new size of the plaintext, in bytes.
     pub size: u64,
+    /// Where the data begin in the store, in bytes.
+    pub start: u64,
 }
 
 impl Resizing {
@@ -36,9 +38,9 @@ impl Resizing {
     /// Those of [`crate::edit::Edit::carry_out`]: additional space in the file is then outside the volume, or filled. `InUse` if the
     /// process that lends the file cannot use the new size.
     pub fn carry_out(&self, file: &FileStore, spec: &Spec<'_>) -> Result<()> {
-        let Self { before, size, .. } = *self;
+        let growth = Growth { start: self.start, len: self.size, rehearse: true };
         let in_use = |e: io::Error| Error::new(ErrorKind::InUse { holder: Some(format!("claviger: {e}")) });
-        file.lender_grows(before, size, true).map_err(|e| in_use(e).hint("Unmount it first. Nothing was changed."))?;
+        file.lender_grows(&growth).map_err(|e| in_use(e).hint("Unmount it first. Nothing was changed."))?;
         let old = file.len();
         if self.end.min(old) < self.len {
             self.make_room(file, spec).map_err(|e| match file.change_len(old) {
@@ -52,7 +54,7 @@ impl Resizing {
         }
         let late =
             "The volume was resized. Where it is mounted or served, it has its old size until it is opened again.";
-        file.lender_grows(before, size, false).map_err(|e| in_use(e).hint(late))
+        file.lender_grows(&Growth { rehearse: false, ..growth }).map_err(|e| in_use(e).hint(late))
     }
 
     /// Makes the file long enough. Never cuts it.

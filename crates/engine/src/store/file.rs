@@ -13,7 +13,7 @@ use rustix::io::{Errno, retry_on_intr};
 
 use super::direct::Direct;
 use super::header_lock::{self, HeaderLock};
-use super::{Bypass, Store, check_range, files};
+use super::{Bypass, Growth, Store, check_range, files};
 use crate::advice::Advice;
 use crate::error::{Error, ErrorKind, Result};
 
@@ -60,11 +60,11 @@ pub struct Loan {
 
 /// The process that lends a file and goes on using it.
 pub trait Lender: Send + Sync {
-    /// Says that the volume grows from `from` to `to` bytes of plaintext. With `rehearse`, only asks whether it can.
+    /// Says that the volume grows.
     ///
     /// # Errors
     /// `Unsupported`, with the reason; others if the lender does not answer.
-    fn grow(&self, from: u64, to: u64, rehearse: bool) -> io::Result<()>;
+    fn grow(&self, growth: &Growth) -> io::Result<()>;
 }
 
 impl FileStore {
@@ -310,8 +310,8 @@ impl FileStore {
     }
 
     /// Tells the process that lends the file, if there is one: see [`Lender::grow`].
-    pub(crate) fn lender_grows(&self, from: u64, to: u64, rehearse: bool) -> io::Result<()> {
-        self.loan.as_ref().map_or(Ok(()), |(lender, _)| lender.grow(from, to, rehearse))
+    pub(crate) fn lender_grows(&self, growth: &Growth) -> io::Result<()> {
+        self.loan.as_ref().map_or(Ok(()), |(lender, _)| lender.grow(growth))
     }
 
     /// Takes note of the present length, if the file or device has grown.

@@ -37,6 +37,17 @@ pub enum Bypass {
     LargeWrites,
 }
 
+/// The growth of a volume in use.
+#[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
+pub struct Growth {
+    /// Where its data begin in the file, in bytes: a hidden volume in it begins elsewhere.
+    pub start: u64,
+    /// The new size of the plaintext, in bytes.
+    pub len: u64,
+    /// Whether this only asks if it could grow.
+    pub rehearse: bool,
+}
+
 /// Positioned bytes. Each call is exact or an error. Offsets and lengths are in bytes.
 pub trait Store: Send + Sync {
     /// The store below this layer. By default it answers for the layer: whether the store is whole and writable, its sector size,
@@ -132,12 +143,11 @@ pub trait Store: Send + Sync {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Takes note that the file below has grown and that this store, which is in use, now has `len` bytes. With `rehearse`, only
-    /// checks whether it could.
+    /// Takes note that the volume in the file below has grown, while this store is in use.
     ///
     /// # Errors
     /// `Unsupported` if the store keeps its size.
-    fn grow(&self, _len: u64, _rehearse: bool) -> io::Result<()> {
+    fn grow(&self, _growth: &Growth) -> io::Result<()> {
         Err(io::Error::new(io::ErrorKind::Unsupported, "it keeps its size while in use"))
     }
 
@@ -193,8 +203,8 @@ impl<S: Store + ?Sized> Store for Arc<S> {
     fn set_len(&self, len: u64) -> io::Result<()> {
         (**self).set_len(len)
     }
-    fn grow(&self, len: u64, rehearse: bool) -> io::Result<()> {
-        (**self).grow(len, rehearse)
+    fn grow(&self, growth: &Growth) -> io::Result<()> {
+        (**self).grow(growth)
     }
     fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
         (**self).discard(offset, len)

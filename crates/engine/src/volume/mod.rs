@@ -18,7 +18,7 @@ use claviger_crypto::secret::wipe_after_sectors;
 
 use crate::key_process::KeyHandle;
 use crate::shards::{Shards, SharedLock};
-use crate::store::{Store, check_range};
+use crate::store::{Growth, Store, check_range};
 use align::Cut;
 use authenticated::{Authenticated, TagKey};
 use flushing::Flushing;
@@ -308,9 +308,11 @@ impl Store for Volume {
 
     /// The last segment grows. It must have no tags, whose number is fixed, and its key must be here: the key process knows the
     /// volume's size, too.
-    fn grow(&self, len: u64, rehearse: bool) -> io::Result<()> {
+    fn grow(&self, growth: &Growth) -> io::Result<()> {
+        let Growth { start, len, rehearse } = *growth;
         let refused = |why: &str| Err(io::Error::new(io::ErrorKind::Unsupported, why));
         match self.layout.segments() {
+            [first, ..] if first.stored_at != start => return refused("another volume in this file is in use"),
             [.., Segment { payload: Payload::KeyProcess(_) | Payload::KeyProcessTagged { .. }, .. }] => {
                 return refused("another process holds its keys");
             }

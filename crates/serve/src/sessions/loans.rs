@@ -10,7 +10,7 @@
 //! the disk.
 
 use std::fs::{self, File};
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::net::Shutdown;
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, Weak};
 use std::time::Duration;
 
-use claviger_engine::store::{FileStore, Lender, Loan};
+use claviger_engine::store::{FileStore, Growth, Lender, Loan};
 use claviger_engine::{Error, ErrorKind, Result, Store};
 use rustix::event::{PollFd, PollFlags};
 use serde::{Deserialize, Serialize};
@@ -52,15 +52,7 @@ struct Request {
     file: (u64, u64),
 }
 
-/// Says that the volume in the borrowed file grows: see [`Lender::grow`].
-#[derive(Serialize, Deserialize)]
-struct Growth {
-    from: u64,
-    to: u64,
-    rehearse: bool,
-}
-
-/// The answer to [`Growth`].
+/// The answer to a [`Growth`].
 #[derive(Serialize, Deserialize)]
 enum Grown {
     Done,
@@ -142,11 +134,7 @@ impl Lending {
     }
 
     fn grow(&self, store: &dyn Store, growth: &Growth) -> io::Result<()> {
-        // A hidden volume in the file has another size.
-        if growth.rehearse && store.len() != growth.from {
-            return Err(io::Error::other("another volume in this file is in use"));
-        }
-        store.grow(growth.to, growth.rehearse)?;
+        store.grow(growth)?;
         if growth.rehearse { Ok(()) } else { (self.after_growth)(&self.folder) }
     }
 }
@@ -203,8 +191,8 @@ fn ask(folder: &Path, request: &Request) -> io::Result<(UnixStream, Answer)> {
 struct Borrowed(UnixStream);
 
 impl Lender for Borrowed {
-    fn grow(&self, from: u64, to: u64, rehearse: bool) -> io::Result<()> {
-        send(&self.0, &Growth { from, to, rehearse })?;
+    fn grow(&self, growth: &Growth) -> io::Result<()> {
+        send(&self.0, growth)?;
         match receive_at_most(&self.0, LONGEST)? {
             Grown::Done => Ok(()),
             Grown::Refused(why) => Err(io::Error::new(io::ErrorKind::Unsupported, why)),
@@ -217,4 +205,19 @@ impl Drop for Borrowed {
         let _ = self.0.shutdown(Shutdown::Write);
         let _ = self.0.read(&mut [0]);
     }
+}
+
+/// Lends a file to a command that sends these bytes and then hangs up: [`crate::fuzzing`].
+pub(crate) fn fuzz(store: &dyn Store, file: &FileStore, bytes: &[u8]) -> io::Result<u64> {
+    let (client, mut borrower) = UnixStream::pair()?;
+    borrower.write_all(&bytes[..bytes.len().min(64 << 10)])?;
+    borrower.shutdown(Shutdown::Write)?;
+    let lending = Lending { stores: Vec::new(), folder: PathBuf::new(), after_growth: |_| Ok(()) };
+    let stop = AtomicBool::new(false);
+    if let Ok(request) = receive_at_most(&client, LONGEST) {
+        lending.answer(&client, &request, &stop)?;
+    }
+    let _ = lending.lend(&client, store, file, &stop);
+    drop(client);
+    io::copy(&mut borrower, &mut io::sink())
 }

@@ -32,6 +32,7 @@ use rustix::process::getuid;
 use serde::{Deserialize, Serialize};
 
 pub use listening::Listening;
+pub(crate) use loans::fuzz;
 pub use loans::{AfterGrowth, borrow};
 pub use owner::FolderOwner;
 pub use process::Process;

@@ -10,7 +10,8 @@ use std::time::Duration;
 use crate::common::mounts::{MountSpace, wait_until};
 use crate::common::*;
 use crate::serving::key_process::ISOLATED;
-use claviger_testkit::tools;
+use crate::volumes::hidden::Hiding;
+use claviger_testkit::{tools, uml};
 
 const CHEAP: [&str; 4] = ["--kdf", "pbkdf2", "--iterations", "1000"];
 
@@ -18,7 +19,7 @@ const CHEAP: [&str; 4] = ["--kdf", "pbkdf2", "--iterations", "1000"];
 fn with_new() -> (Folder, String) {
     let folder = Folder::new();
     let new = folder.str("new");
-    fs::write(&new, "another").expect("a password file");
+    fs::write(&new, "another one, long enough for a PIM of 1").expect("a password file");
     (folder, new)
 }
 
@@ -44,7 +45,7 @@ fn keyslots_and_tokens_change_while_a_client_writes() {
         let client = scope.spawn(|| {
             let mut rounds = 0;
             while !done.load(Ordering::Relaxed) {
-                for command in ["write -P 0x5a 0 4M", "read -P 0x5a 0 4M", "write -P 7 4M 4096", "flush"] {
+                for command in ["write -P 0x5a 0 3M", "read -P 0x5a 0 3M", "write -P 7 3M 4096", "flush"] {
                     let (good, out) = qemu_io(&served.uri, command).expect("as before");
                     assert!(good, "{out}");
                 }
@@ -79,7 +80,7 @@ fn keyslots_and_tokens_change_while_a_client_writes() {
     served.stop().succeeds();
     assert_eq!([opens(&volume, &new), opens(&volume, &folder.password)], [0, 2]);
     let again = Served::start(["--password-file", &new, "--socket", &folder.str("s"), &volume]);
-    let (good, out) = qemu_io(&again.uri, "read -P 0x5a 0 4M").expect("as before");
+    let (good, out) = qemu_io(&again.uri, "read -P 0x5a 0 3M").expect("as before");
     assert!(good, "{out}");
     again.stop().succeeds();
     if let Some(cryptsetup) = tools::program("cryptsetup") {
@@ -222,4 +223,183 @@ fn a_mounted_volume_changes_and_a_raw_file_does_not() {
     assert_eq!(fs::read(format!("{dir}/after")).expect("read"), b"what came");
     place.unmount(&dir).succeeds();
     place.nothing_is_left();
+}
+
+fn resized(volume: &str, password: &str, size: &str, more: &[&str]) -> Done {
+    run(["resize", "--password-file", password, "--size", size, "--yes", volume].iter().chain(more))
+}
+
+fn listed_size(volume: &str) -> u64 {
+    let list = run(["list", "--json"]).succeeds().json();
+    let volumes = list["volumes"].as_array().expect("a list").iter();
+    volumes.filter(|v| v["volume"] == volume).find_map(|v| v["size"].as_u64()).expect("it is served")
+}
+
+#[test]
+fn a_volume_grows_while_it_is_served() {
+    let folder = Folder::new();
+    let one: &[&str] = &["--truecrypt", "--hash", "SHA-512"];
+    for (volume, hints) in [(folder.luks2("v.luks"), &[][..]), (folder.volume("v.tc", "4M", &[]), one)] {
+        let serve = ["--password-file", &folder.password, "--socket", &folder.str("s"), &volume];
+        let served = Served::start(serve.iter().chain(hints));
+        let does = |uri: &str, command: &str| match qemu_io(uri, command) {
+            Some((good, out)) => assert!(good, "{command}: {out}"),
+            None => assert!(tools::program("qemu-io").is_none()),
+        };
+        let before = listed_size(&volume);
+        does(&served.uri, &format!("write -P 0x5a 0 {before}"));
+        let done = resized(&volume, &folder.password, "9M", hints).succeeds();
+        assert!(done.text().contains("when they connect again"), "{}", done.text());
+        assert_eq!(listed_size(&volume), 9 << 20);
+        // Over the old end, and at the new one.
+        does(&served.uri, &format!("write -P 7 {} 1M", before - 4096));
+        does(&served.uri, "write -P 8 8M 1M");
+        assert!(qemu_io(&served.uri, "write 9M 512").is_none_or(|(good, _)| !good));
+        resized(&volume, &folder.password, "5M", hints).fails(9, &["can only grow"]);
+        let filesystem = resized(&volume, &folder.password, "10M", &[hints, &["--filesystem"]].concat());
+        filesystem.fails(5, &["not mounted by claviger"]);
+        served.stop().succeeds();
+        let again = Served::start(serve.iter().chain(hints));
+        assert_eq!(again.size, 9 << 20);
+        does(&again.uri, &format!("read -P 0x5a 0 {}", before - 4096));
+        does(&again.uri, &format!("read -P 7 {} 1M", before - 4096));
+        does(&again.uri, "read -P 8 8M 1M");
+        again.stop().succeeds();
+    }
+}
+
+/// Nothing is changed where the server could not follow, or serves another volume in the same file.
+#[test]
+fn a_volume_that_cannot_grow_in_use_keeps_its_size() {
+    let Some(Hiding { folder, inner, volume, .. }) = &Hiding::new("TrueCrypt") else { return };
+    let create = [
+        "create",
+        "--hidden",
+        "--hash",
+        "SHA-512",
+        "--hidden-hash",
+        "SHA-512",
+        "--quick",
+        "--size",
+        "1M",
+        "--force",
+        "--yes",
+    ];
+    let passwords = ["--password-file", &folder.password, "--hidden-password-file", inner];
+    run(create.iter().chain(&passwords).chain([&&**volume])).succeeds();
+    let before = fs::read(volume).expect("the volume");
+    let socket = folder.str("s");
+    let hints = ["--truecrypt", "--hash", "SHA-512", "--socket", &socket, volume];
+    let protect = ["--protect-hidden", "--hidden-hash", "SHA-512", "--hidden-password-file", inner];
+    let outer = ["--password-file", &folder.password];
+    let hidden = ["--password-file", inner];
+    for (how, why) in [
+        ([&[ISOLATED], &outer[..]].concat(), "another process holds its keys"),
+        ([&protect, &outer[..]].concat(), "a hidden volume in it is protected"),
+        (hidden.to_vec(), "another volume in this file is in use"),
+    ] {
+        let served = Served::start(how.iter().chain(&hints));
+        let refused = resized(volume, &folder.password, "9M", &["--truecrypt", "--hash", "SHA-512"]);
+        refused.fails(9, &[why, "Nothing was changed"]);
+        served.stop().succeeds();
+        assert!(fs::read(volume).expect("the volume") == before, "{why}");
+    }
+}
+
+#[test]
+fn a_killed_growth_leaves_the_server_and_is_done_again() {
+    let folder = Folder::new();
+    let volume = folder.luks2("v.luks");
+    let serve = ["--password-file", &folder.password, "--socket", &folder.str("s"), &volume];
+    let served = Served::start(serve);
+    let first = served.size;
+    let fill = |at: u64, command: &str| qemu_io(&served.uri, &format!("{command} -P 0x5a {at} 1M"));
+    let Some((true, _)) = fill(0, "write") else { return assert!(tools::program("qemu-io").is_none()) };
+    let mut size = first;
+    for round in 1..=12 {
+        let wanted = first + (round << 20);
+        let mut resize = claviger();
+        let resize = resize.args(["resize", "--yes", "--size", &wanted.to_string(), &volume]);
+        let mut resize = resize.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts");
+        thread::sleep(Duration::from_millis(round * 4));
+        let _ = resize.kill();
+        resize.wait().expect("it ends");
+        wait_until("the file is back", || run(["keyslot", "list", &volume]).code == 0);
+        let now = listed_size(&volume);
+        assert!([size, wanted].contains(&now), "{now}");
+        size = now;
+        assert!(fill(0, "read").expect("as before").0, "round {round}");
+    }
+    let last = first + (20 << 20);
+    resized(&volume, &folder.password, &last.to_string(), &[]).succeeds();
+    assert_eq!(listed_size(&volume), last);
+    assert!(fill(last - (1 << 20), "write").expect("as before").0);
+    served.stop().succeeds();
+    assert_eq!(Served::start(serve).size, last);
+}
+
+/// XFS grows online, and the plaintext as a file. What cannot grow online says so before anything is changed.
+#[test]
+fn a_mounted_file_system_grows_with_its_volume() {
+    let Some(place) = MountSpace::root() else { return };
+    let dir = place.dir("mnt");
+    let hints = ["--truecrypt", "--hash", "SHA-512", "--password-file", &place.folder.password];
+    let resize = |volume: &str, size: &str, more: &[&str]| {
+        place.run(["resize", "--size", size, "--yes", volume].iter().chain(&hints).chain(more))
+    };
+    let space = || rustix::fs::statvfs(&*dir).map(|s| s.f_blocks * s.f_frsize).expect("mounted");
+
+    let image = place.volume("image.tc", "4M", &[]);
+    place.mount(&image, &dir, &["--filesystem", "none"]).succeeds();
+    resize(&image, "6M", &["--filesystem"]).fails(5, &["growing none while it is mounted"]);
+    resize(&image, "6M", &[]).succeeds();
+    assert_eq!(fs::metadata(format!("{dir}/volume")).expect("a file").len(), 6 << 20);
+    place.shell(&format!("printf end | dd of={dir}/volume bs=1 seek=6291453 conv=notrunc")).succeeds();
+    place.unmount(&dir).succeeds();
+
+    let fat = place.volume("fat.tc", "8M", &["mkfs.vfat"]);
+    place.mount(&fat, &dir, &[]).succeeds();
+    resize(&fat, "9M", &["--filesystem"]).fails(5, &["growing vfat while it is mounted", "Unmount the volume"]);
+    assert_eq!(fs::metadata(&fat).expect("a file").len(), 8 << 20);
+    place.unmount(&dir).succeeds();
+    resize(&fat, "9M", &["--filesystem"]).fails(1, &["not mounted"]);
+
+    if tools::program("mkfs.xfs").is_some() && tools::program("xfs_growfs").is_some() {
+        let xfs = place.volume("xfs.tc", "400M", &["mkfs.xfs", "-q"]);
+        place.mount(&xfs, &dir, &[]).succeeds();
+        fs::write(format!("{dir}/before"), vec![7; 1 << 20]).expect("written");
+        let before = space();
+        resize(&xfs, "600M", &["--filesystem", "--quick"]).succeeds();
+        assert!(space() > before + (150 << 20), "{before} {}", space());
+        place.unmount(&dir).succeeds();
+        place.mount(&xfs, &dir, &[]).succeeds();
+        assert!(space() > before + (150 << 20));
+        assert_eq!(fs::read(format!("{dir}/before")).expect("read"), vec![7; 1 << 20]);
+        place.unmount(&dir).succeeds();
+    }
+    place.nothing_is_left();
+}
+
+/// In user-mode Linux, whose root may resize ext4.
+#[test]
+fn a_mounted_ext4_grows_with_its_volume() {
+    let (Some(_), Some(_)) = (tools::program("mke2fs"), tools::program("resize2fs")) else { return };
+    let folder = Folder::new();
+    let volume = folder.str("v.luks");
+    let create = ["create", "--format", "LUKS2", "--quick", "--filesystem", "ext4", "--size", "48M"];
+    run(create.into_iter().chain(CHEAP).chain(["--password-file", &folder.password, &volume])).succeeds();
+    let (program, password) = (env!("CARGO_BIN_EXE_claviger"), &folder.password);
+    let script = format!(
+        "set -e\nexport XDG_RUNTIME_DIR=/run\nmodprobe -a fuse loop ext4 2>/dev/null || true\nmkdir /mnt/v\n\
+         {program} mount --password-file {password} {volume} /mnt/v\necho before >/mnt/v/file\n\
+         small=$(stat -f -c %b /mnt/v)\n\
+         {program} resize --password-file {password} --filesystem --size 64M {volume}\n\
+         large=$(stat -f -c %b /mnt/v)\necho $small $large\ntest $large -gt $((small * 3 / 2))\n\
+         head -c 40000000 /dev/zero >/mnt/v/zeros\n\
+         {program} unmount /mnt/v\n{program} mount --password-file {password} {volume} /mnt/v\n\
+         test $(stat -f -c %b /mnt/v) = $large\ncat /mnt/v/file\ntest $(stat -c %s /mnt/v/zeros) = 40000000\n\
+         {program} unmount /mnt/v\n"
+    );
+    let Some(outcome) = uml::run(&script, &[], 200) else { return };
+    assert!(outcome.status == 0 && outcome.output.contains("before"), "{}", outcome.output);
 }

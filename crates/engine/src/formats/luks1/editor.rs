@@ -257,7 +257,7 @@ fn resize(store: &dyn Store, data: Option<&dyn Store>, size: u64) -> Result<Resi
     let len = start.checked_add(size).ok_or_else(|| Error::misuse(format!("{size} bytes are too many")))?;
     let before = data.unwrap_or(store).len().saturating_sub(start) / super::header::SECTOR * super::header::SECTOR;
     let prepared = Change { store, seen: header.seen(), header, steps: Vec::new() }.prepared(None, None, Vec::new());
-    Ok(Resizing { prepared, len, end: start + before, before, size })
+    Ok(Resizing { prepared, len, end: start + before, before, size, start })
 }
 
 fn checked(number: u32) -> Result<usize> {

@@ -159,5 +159,5 @@ fn resize(store: &dyn Store, data: Option<&dyn Store>, size: u64) -> Result<Resi
         }
     };
     let end = start.saturating_add(before);
-    Ok(Resizing { prepared: change.prepared()?, len, end, before, size })
+    Ok(Resizing { prepared: change.prepared()?, len, end, before, size, start })
 }

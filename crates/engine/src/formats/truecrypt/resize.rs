@@ -35,11 +35,18 @@ pub(super) fn resize(family: &Family, store: &dyn Store, with: &Unlock<'_>, size
     let opened = OpenedVolumeHeader::of(family, store, &Unlock { truncated: false, protect: None, ..*with })?;
     refuse(family, store, &opened, with)?;
     let len = stored_len(family, &opened, size)?;
-    let before = opened.data.len;
+    let (start, before) = (opened.data.start, opened.data.len);
     let derivation = opened.found.derivation;
     if !opened.found.fields.has_backups {
         let end = opened.data_end();
-        return Ok(Resizing { prepared: opened.prepared(family, &derivation, Vec::new()), len, end, before, size });
+        return Ok(Resizing {
+            prepared: opened.prepared(family, &derivation, Vec::new()),
+            len,
+            end,
+            before,
+            size,
+            start,
+        });
     }
     let end = opened.data_end().saturating_add(HEADER_GROUP);
     let steps = if (size, len) == (before, store.len()) {
@@ -49,7 +56,7 @@ pub(super) fn resize(family: &Family, store: &dyn Store, with: &Unlock<'_>, size
     };
     let mut prepared = opened.prepared(family, &derivation, steps);
     prepared.edit = prepared.edit.made_for(vec![Seen { at: 0, bytes: front }]);
-    Ok(Resizing { prepared, len, end, before, size })
+    Ok(Resizing { prepared, len, end, before, size, start })
 }
 
 /// The new sizes, in bytes.

@@ -187,3 +187,27 @@ fn who_opened_it_for_reading_writes_nothing_and_leaves_its_times() {
     drop(store);
     FileStore::open(file.path(), Access::ReadWrite).expect("nobody has it any more");
 }
+
+/// While it is lent, all writes go through the cache, as the borrower's do: each half of a page has another writer.
+#[test]
+fn a_lent_file_has_two_writers_in_one_page() {
+    let Some((file, store)) = direct(&[0; 64 << 10]) else { return };
+    let (descriptor, lent) = store.lend().expect("a descriptor");
+    thread::scope(|scope| {
+        let borrower = scope.spawn(|| {
+            (0..500).for_each(|round| descriptor.write_all_at(&[round as u8; BLOCK], 0).expect("written"));
+        });
+        for round in 0..500 {
+            store.write_clobbering(BLOCK as u64, &mut [round as u8; BLOCK]).expect("written");
+            let mut out = [0; BLOCK];
+            store.read_at(BLOCK as u64, &mut out).expect("read");
+            assert_eq!(out, [round as u8; BLOCK]);
+        }
+        borrower.join().expect("it writes");
+    });
+    drop(lent);
+    store.write_clobbering(2 * BLOCK as u64, &mut [3; BLOCK]).expect("past the cache again");
+    store.flush().expect("durable");
+    let expected = [[243; BLOCK], [243; BLOCK], [3; BLOCK]].concat();
+    assert_eq!(fs::read(file.path()).expect("a file")[..3 * BLOCK], expected);
+}

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use claviger_engine::store::{Access, CountedStore, FileStore};
+use claviger_engine::store::{Access, CountedStore, FileStore, Growth, Lender, Loan};
 use claviger_engine::{ErrorKind, Store};
 use claviger_testkit::mounts::LoopDevice;
 use claviger_testkit::tools;
@@ -167,4 +167,80 @@ fn a_file_behind_a_loop_device_is_not_stretched_either() {
     assert!(after.expect_err("it is gone").to_string().contains("cut short"));
     assert!(flushed.expect_err("it is gone").to_string().contains("cut short"));
     assert_eq!(file.as_file().metadata().expect("it is there").len(), 1 << 18);
+}
+
+struct Nobody;
+
+impl Lender for Nobody {
+    fn grow(&self, _growth: &Growth) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+fn borrowed(path: &Path, access: Access, file: fs::File) -> claviger_engine::Result<FileStore> {
+    FileStore::borrow(path, access, Loan { file, lender: Box::new(Nobody) })
+}
+
+/// The lock is never free between the lender and the borrower, whoever ends first.
+#[test]
+fn a_lent_file_stays_locked_until_both_have_closed_it() {
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    fs::write(file.path(), [5; 8192]).expect("its contents");
+    let open = |access| FileStore::open(file.path(), access);
+    for leaves in [false, true] {
+        let lender = open(Access::ReadWrite).expect("nobody has it");
+        let (descriptor, lent) = lender.lend().expect("a descriptor");
+        let borrower = borrowed(file.path(), Access::ReadWrite, descriptor).expect("it is lent");
+        borrower.write_clobbering(0, &mut [6; 4096]).expect("both may write");
+        lender.write_clobbering(4096, &mut [7; 4096]).expect("both may write");
+        in_use(open(Access::ReadOnly));
+        if leaves {
+            lent.leave();
+            drop(lender);
+            in_use(open(Access::ReadOnly));
+            borrower.write_clobbering(0, &mut [8; 4096]).expect("it has the lock");
+            drop(borrower);
+        } else {
+            drop(borrower);
+            drop(lent);
+            in_use(open(Access::ReadOnly));
+            drop(lender);
+        }
+        open(Access::ReadWrite).expect("nobody has it any more");
+    }
+    assert_eq!(fs::read(file.path()).expect("a file"), [[8; 4096], [7; 4096]].concat());
+}
+
+/// A lock for reading becomes exclusive while a borrower writes, and is shared again afterwards.
+#[test]
+fn a_file_lent_by_a_reader_is_locked_for_writing_meanwhile() {
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    fs::write(file.path(), [5; 4096]).expect("its contents");
+    let open = |access| FileStore::open(file.path(), access);
+    let lender = open(Access::ReadOnly).expect("nobody has it");
+    let another = open(Access::ReadOnly).expect("readers share");
+    let (descriptor, lent) = lender.lend().expect("a descriptor");
+    in_use(borrowed(file.path(), Access::ReadWrite, descriptor));
+    drop(lent);
+    in_use(open(Access::ReadWrite));
+    drop(another);
+
+    let (descriptor, lent) = lender.lend().expect("a descriptor");
+    let borrower = borrowed(file.path(), Access::ReadWrite, descriptor).expect("nobody else reads");
+    in_use(open(Access::ReadOnly));
+    borrower.write_clobbering(0, &mut [6; 4096]).expect("opened for writing");
+    assert!(lender.write_clobbering(0, &mut [7; 4096]).is_err(), "opened for reading");
+    drop(borrower);
+    drop(lent);
+    let _reader = open(Access::ReadOnly).expect("readers share again");
+    in_use(open(Access::ReadWrite));
+    assert_eq!(fs::read(file.path()).expect("a file"), [6; 4096]);
+}
+
+#[test]
+fn a_lent_file_that_is_not_the_one_at_the_path_is_refused() {
+    let [file, another] = [(); 2].map(|()| tempfile::NamedTempFile::new().expect("a file"));
+    let lender = FileStore::open(file.path(), Access::ReadWrite).expect("nobody has it");
+    let (descriptor, _lent) = lender.lend().expect("a descriptor");
+    in_use(borrowed(another.path(), Access::ReadWrite, descriptor));
 }

@@ -8,7 +8,7 @@ use crate::support::noise;
 use claviger_crypto::ciphers::aes::AES;
 use claviger_crypto::modes::{TrueCryptCbc, Xts, xts};
 use claviger_crypto::pool::Pool;
-use claviger_engine::store::{MemoryStore, SliceStore};
+use claviger_engine::store::{Growth, MemoryStore, SliceStore};
 use claviger_engine::{Acceleration, Layout, Payload, SectorCipher, Segment, Store, Volume};
 use claviger_testkit::stores::{Fault, FaultStore, Operation};
 
@@ -559,5 +559,53 @@ fn a_volume_shows_the_largest_of_its_sectors() {
                 (Some(4096), Some(4096), Some(1024))
             );
         }
+    }
+}
+
+/// A volume in a store that is twice as long, and one that had this length from the beginning.
+#[test]
+fn a_grown_volume_is_one_of_that_length() {
+    for sector in [512, 4096] {
+        let cipher = xts(sector, 1);
+        let noise = noise(AT as usize + 2 * LEN + 999, 4);
+        let volume = |len: usize, protected: std::ops::Range<u64>| {
+            let store = Arc::new(MemoryStore::new(noise.clone()));
+            let layout = Layout::new(vec![crypt(0, len as u64, AT, &cipher, FIRST, true)]).expect("a good layout");
+            let volume = Volume::new(Arc::clone(&store) as Arc<dyn Store>, layout.with_protected(protected));
+            (volume, store)
+        };
+        let ((grown, below), (whole, expected)) = (volume(LEN, 0..0), volume(2 * LEN, 0..0));
+        let (len, sector) = (LEN as u64, sector as u64);
+        let growth = |len, rehearse| Growth { start: AT, len, rehearse };
+        let another = Growth { start: AT + 512, ..growth(2 * len, true) };
+        assert!(grown.grow(&another).expect_err("another volume").to_string().contains("another volume"));
+        for (to, why) in [
+            (len - sector, "can only grow"),
+            (len + 1, "whole sectors"),
+            (2 * len + 4096, "file has not grown"),
+            (u64::MAX / 4096 * 4096, "file has not grown"),
+        ] {
+            let error = grown.grow(&growth(to, false)).expect_err(why).to_string();
+            assert!(error.contains(why), "{error}");
+        }
+        grown.grow(&growth(2 * len, true)).expect("it could");
+        assert_eq!(grown.len(), len);
+        grown.grow(&growth(2 * len, false)).expect("there is room");
+        grown.grow(&growth(2 * len, false)).expect("it has that size");
+        assert_eq!(grown.len(), 2 * len);
+        let mut dice = Dice(sector);
+        for _ in 0..300 {
+            let (offset, count) = dice.range(2 * LEN);
+            let mut written = vec![dice.below(256) as u8; count];
+            whole.write_clobbering(offset as u64, &mut written.clone()).expect("inside");
+            grown.write_clobbering(offset as u64, &mut written).expect("inside");
+            let (mut a, mut b) = (vec![0; count], vec![1; count]);
+            whole.read_at(offset as u64, &mut a).and_then(|()| grown.read_at(offset as u64, &mut b)).expect("inside");
+            assert!(a == b);
+        }
+        assert!(below.to_vec() == expected.to_vec());
+        assert!(grown.read_at(2 * len, &mut [0]).is_err());
+        let (protecting, _) = volume(LEN, 4096..8192);
+        assert!(protecting.grow(&growth(2 * len, true)).is_err(), "the hidden volume's header would be lost");
     }
 }
