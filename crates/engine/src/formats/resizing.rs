@@ -40,7 +40,7 @@ impl Resizing {
     pub fn carry_out(&self, file: &FileStore, spec: &Spec<'_>) -> Result<()> {
         let growth = Growth { start: self.start, len: self.size, rehearse: true };
         let in_use = |e: io::Error| Error::new(ErrorKind::InUse { holder: Some(format!("claviger: {e}")) });
-        file.lender_grows(&growth).map_err(|e| in_use(e).hint("Unmount it first. Nothing was changed."))?;
+        file.lender_grows(&growth).map_err(in_use)?;
         let old = file.len();
         if self.end.min(old) < self.len {
             self.make_room(file, spec).map_err(|e| match file.change_len(old) {

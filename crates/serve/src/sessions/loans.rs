@@ -20,12 +20,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, Weak};
 use std::time::Duration;
 
+use claviger_engine::deadline::Deadline;
 use claviger_engine::store::{FileStore, Growth, Lender, Loan};
 use claviger_engine::{Error, ErrorKind, Result, Store};
 use rustix::event::{PollFd, PollFlags};
 use serde::{Deserialize, Serialize};
 
-use super::{Listening, Runtime, short_name};
+use super::{Listening, Runtime, Session, short_name};
 use crate::messages::{give, receive_at_most, send, take};
 use crate::wait::wait;
 
@@ -143,34 +144,49 @@ fn is(file: &FileStore, number: (u64, u64)) -> bool {
     file.number().is_ok_and(|of_it| of_it == number)
 }
 
-/// Borrows the file at `path` from the process of this user that serves the volume in it. `None` if no such process lends it.
+/// Borrows the file at `path` from the process of this user that serves the volume in it. `None` if no such process lends it. Waits a
+/// little for another borrower.
 ///
 /// # Errors
 /// `InUse` if another process has borrowed it; `Io`.
 pub fn borrow(path: &Path) -> Result<Option<Loan>> {
+    let deadline = Deadline::within(PATIENCE, None);
+    loop {
+        match borrow_now(path) {
+            Err(e) if is_busy(&e) && deadline.sleep(TICK).is_ok() => {}
+            borrowed => return borrowed,
+        }
+    }
+}
+
+fn borrow_now(path: &Path) -> Result<Option<Loan>> {
     let metadata = fs::metadata(path)?;
     let request = Request { version: VERSION, file: (metadata.dev(), metadata.ino()) };
-    for session in Runtime::of_this_user()?.sessions()?.into_iter().filter(super::Session::alive) {
+    for session in Runtime::of_this_user()?.sessions()?.into_iter().filter(Session::alive) {
         // A server that lends nothing has no such socket, or does not answer.
-        if let Ok((socket, answer)) = ask(&session.folder, &request) {
-            match answer {
-                Answer::Lent => {
-                    let [file] = take(&socket)?;
-                    return Ok(Some(Loan { file: File::from(file), lender: Box::new(Borrowed(socket)) }));
-                }
-                Answer::NotHere => {}
-                Answer::Busy => {
-                    return Err(in_use("another command that changes its header").hint("Wait until it is done."));
-                }
-                Answer::Version(_) => {
-                    let holder = "another version of claviger, which cannot lend it to this one";
-                    return Err(in_use(holder).hint("Use that version, or unmount the volume first."));
-                }
-                Answer::Failed(why) => return Err(io::Error::other(why).into()),
+        let Ok((socket, answer)) = ask(&session.folder, &request) else { continue };
+        match answer {
+            Answer::Lent => {
+                let [file] = take(&socket)?;
+                return Ok(Some(Loan { file: File::from(file), lender: Box::new(Borrowed(socket)) }));
             }
+            Answer::NotHere => {}
+            Answer::Busy => return Err(in_use(BUSY).hint("Wait until it is done.")),
+            Answer::Version(_) => {
+                let holder = "another version of claviger, which cannot lend it to this one";
+                return Err(in_use(holder).hint("Use that version, or unmount the volume first."));
+            }
+            Answer::Failed(why) => return Err(io::Error::other(why).into()),
         }
     }
     Ok(None)
+}
+
+/// The holder of a file that another command has borrowed.
+const BUSY: &str = "another command that changes its header";
+
+fn is_busy(error: &Error) -> bool {
+    matches!(&error.kind, ErrorKind::InUse { holder } if holder.as_deref() == Some(BUSY))
 }
 
 fn in_use(holder: &str) -> Error {

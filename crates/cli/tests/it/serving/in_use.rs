@@ -74,7 +74,7 @@ fn keyslots_and_tokens_change_while_a_client_writes() {
     });
     assert!(writes > 0);
     // Whatever would change the layout waits for the end.
-    run(["header", "convert", "--to", "LUKS1", "--yes", &volume]).fails(9, &["mounted or served"]);
+    run(["header", "convert", "--to", "LUKS1", "--yes", "--no-backup", &volume]).fails(9, &["mounted or served"]);
     run(["header", "repair", &volume]).fails(9, &["mounted or served"]);
     run(["reencrypt", "--password-file", &new, &volume]).fails(9, &["in use"]);
     served.stop().succeeds();
@@ -300,7 +300,7 @@ fn a_volume_that_cannot_grow_in_use_keeps_its_size() {
     ] {
         let served = Served::start(how.iter().chain(&hints));
         let refused = resized(volume, &folder.password, "9M", &["--truecrypt", "--hash", "SHA-512"]);
-        refused.fails(9, &[why, "Nothing was changed"]);
+        refused.fails(9, &[why]);
         served.stop().succeeds();
         assert!(fs::read(volume).expect("the volume") == before, "{why}");
     }
