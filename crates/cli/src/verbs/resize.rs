@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use claviger_engine::diagnosis;
 use claviger_engine::formats::Resizing;
 use claviger_engine::store::{Access, FileStore};
-use claviger_engine::{Error, Spec, Store, Unlock};
+use claviger_engine::{Advice, Error, Spec, Store, Unlock};
 use serde::Serialize;
 
 use crate::opening::editing::Named;
@@ -139,11 +139,11 @@ fn refuse(args: &Args, named: &Named) -> claviger_engine::Result<()> {
     }
     let Some(file) = &named.file else { return Err(no_file()) };
     if file.is_block_device() {
-        let hint = match named.editor.size_sealed() {
-            true => "Copy its contents to a container of the size that you want.",
-            false => "A volume of dynamic size follows the size of its device automatically.",
-        };
-        return Err(Error::unsupported("resizing a block device").hint(hint));
+        let error = Error::unsupported("resizing a block device");
+        return Err(match named.editor.size_sealed() {
+            true => error.advise(Advice::CopyVolume),
+            false => error.hint("A volume of dynamic size follows the size of its device automatically."),
+        });
     }
     if args.open.header_args().in_partition() {
         return Err(Error::misuse("a partition's size is set by its partition table"));
