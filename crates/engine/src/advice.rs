@@ -15,6 +15,8 @@ pub enum Advice {
     AllowUnencrypted,
     /// Save the current header.
     BackUpHeader,
+    /// Change the credential that opens the volume.
+    ChangeCredential,
     /// Make a complete copy: this one has that many extra bytes in front or, if negative, lacks that many.
     CompleteCopy {
         /// Bytes.
@@ -31,6 +33,8 @@ pub enum Advice {
     ChoosePartition(Vec<u32>),
     /// Convert the LUKS1 header to LUKS2.
     ConvertToLuks2,
+    /// Copy the contents to a new volume: [`crate::copy_volume`].
+    CopyVolume,
     /// Give the private key of a recipient of the files.
     GivePrivateKey,
     /// Give the contents of the key file as the passphrase, so that they are hashed.
@@ -71,6 +75,7 @@ impl fmt::Display for Advice {
             Self::AllowRemovingLast => "To give up the data, allow removing the last one.",
             Self::AllowUnencrypted => "Allow writing explicitly.",
             Self::BackUpHeader => "Back up the header first if you may still need it.",
+            Self::ChangeCredential => "Change the credential that opens it.",
             Self::CompleteCopy { shift: shift @ ..0 } => {
                 return write!(f, "A copy with {} zeros in front of it is complete.", shift.unsigned_abs());
             }
@@ -90,6 +95,7 @@ impl fmt::Display for Advice {
                 };
             }
             Self::ConvertToLuks2 => "Convert the header to LUKS2.",
+            Self::CopyVolume => "Copy the contents to a new volume.",
             Self::GivePrivateKey => "Give a private key: an exported one, or the one in the Windows user's profile.",
             Self::GiveAsPassphrase => "If its contents were hashed, give them as the passphrase instead.",
             Self::GiveCredential => "Give a credential that opens the volume.",

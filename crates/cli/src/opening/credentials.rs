@@ -11,6 +11,7 @@ use claviger_engine::{Advice, Credential, Error, ErrorKind, Result, Secret};
 use claviger_serve::inherited;
 use rustix::fs::{FileType, fstat, stat};
 
+use crate::opening::patience::{self, QUICKER};
 use crate::opening::strength::StrengthMeter;
 use crate::terminal::end_heading::EndHeading;
 use crate::terminal::output;
@@ -377,10 +378,6 @@ pub struct ReadCredentials {
     slow: bool,
 }
 
-/// What makes a try quick.
-const QUICKER: &str = "Each try takes long, because it includes every format, hash and cipher. To shorten it, press Ctrl-C and \
-     add what you know: --format TrueCrypt, --hash SHA-512, --cipher AES.";
-
 impl From<Vec<Credential>> for ReadCredentials {
     fn from(credentials: Vec<Credential>) -> Self {
         Self { credentials, typed: None, slow: false }
@@ -400,7 +397,7 @@ impl ReadCredentials {
         Self { typed: None, ..self }
     }
 
-    /// The same. If tries are `slow`, the first wrong password is followed by the options that make them quick.
+    /// The same. If tries are `slow`, the first wrong password, or the error, is followed by the options that make them quick.
     pub fn with_slow_tries(self, slow: bool) -> Self {
         Self { slow, ..self }
     }
@@ -427,7 +424,12 @@ impl ReadCredentials {
     /// Those of `open`; `Cancelled`.
     pub fn open<T>(&mut self, mut open: impl FnMut(&[Credential]) -> Result<T>) -> Result<T> {
         let Self { credentials, typed, slow } = self;
-        let Some((terminal, question)) = typed else { return open(credentials) };
+        let Some((terminal, question)) = typed else {
+            return open(credentials).map_err(|error| match error.kind {
+                ErrorKind::WrongCredential(_) if *slow => patience::with_quicker(error),
+                _ => error,
+            });
+        };
         tries(Some(terminal), |again| {
             if again {
                 if std::mem::take(slow) {
@@ -722,6 +724,16 @@ mod tests {
         file.write_all(bytes).expect("written");
         file.rewind().expect("rewound");
         file
+    }
+
+    #[test]
+    fn a_slow_try_without_a_terminal_names_what_is_quicker() {
+        let wrong = || Err::<(), _>(Error::new(ErrorKind::WrongCredential("wrong".into())).hint("Check it."));
+        let hint = |slow| ReadCredentials::default().with_slow_tries(slow).open(|_| wrong()).expect_err("wrong").hint;
+        assert_eq!(hint(true).as_deref(), Some(&*format!("Check it. {QUICKER}")));
+        assert_eq!(hint(false).as_deref(), Some("Check it."));
+        let mut slow = ReadCredentials::default().with_slow_tries(true);
+        assert!(slow.open(|_| Err::<(), _>(Error::misuse("no"))).expect_err("refused").hint.is_none());
     }
 
     #[test]

@@ -31,6 +31,7 @@ use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use anyhow::Context;
 use claviger_engine::credential::HeaderChoice;
@@ -46,7 +47,7 @@ use crate::opening::folder::FolderGiven;
 use crate::opening::tokens::{Released, TokenArgs};
 use crate::process::guard;
 use crate::terminal::progress::Progress;
-use crate::terminal::{advice, cancel, output, prompt};
+use crate::terminal::{advice, cancel, prompt};
 
 /// Which volume, what opens it, and what narrows the trials.
 #[derive(clap::Args, Clone)]
@@ -119,11 +120,6 @@ impl OpenArgs {
         self.how.header() != HeaderChoice::Any
     }
 
-    /// The options needed to open the volume again, besides the credentials, for commands that are suggested.
-    pub fn needed(&self) -> Vec<String> {
-        self.how.pim.map(|pim| ["--pim".to_owned(), pim.to_string()]).into_iter().flatten().collect()
-    }
-
     /// The credentials, tried as the options say.
     pub fn unlock_with<'a>(&'a self, credentials: &'a [Credential]) -> Unlock<'a> {
         self.how.unlock(credentials)
@@ -137,6 +133,15 @@ impl OpenArgs {
         }
         let with = self.how.unlock(&[]);
         patience::announce(header.plan(&with), &with)
+    }
+
+    /// Whether to try `variants` of a password, which take at most about that long.
+    ///
+    /// # Errors
+    /// `Misuse` if the user declines, or nobody can be asked.
+    pub fn may_try(&self, variants: &str, time: Duration) -> claviger_engine::Result<()> {
+        let tried = self.how.patience.may_try(variants, time);
+        tried.map_err(|e| if self.hinted() { e } else { patience::with_quicker(e) })
     }
 
     /// The passphrase that a token's device released, if the options use only tokens or try them first.
@@ -341,8 +346,8 @@ impl OpenArgs {
         };
         let before = error.to_try(advice::say).map(|before| format!("{before} ")).unwrap_or_default();
         error.advice = None;
-        let words = [OsStr::new("claviger"), OsStr::new("explain"), self.path.as_os_str()];
-        let command = output::command(words.into_iter().chain(inside.iter().map(OsStr::new)));
+        let command =
+            advice::command("explain", [self.path.as_os_str()].into_iter().chain(inside.iter().map(OsStr::new)));
         error.hint(format!("{before}{more} {command}"))
     }
 }

@@ -90,9 +90,8 @@ pub fn empty_folder(dir: &Path) -> Result<PathBuf> {
             return Err(Error::misuse("not a folder").hint("Give the volume first, then the folder."));
         }
         if let Some(there) = session(|record| record.dir.as_ref() == Some(&path)) {
-            let unmount = output::command([OsStr::new("claviger"), OsStr::new("unmount"), path.as_os_str()]);
             return Err(Error::misuse(format!("{} is already mounted here", escape(&there.record.volume)))
-                .hint(format!("Its files are there. To unmount: {unmount}")));
+                .hint(format!("Its files are there. To unmount: {}", output::suggested("unmount", &path))));
         }
         if fs::read_dir(&path)?.next().is_some() {
             return Err(Error::misuse("this folder is not empty")
@@ -104,8 +103,7 @@ pub fn empty_folder(dir: &Path) -> Result<PathBuf> {
         let e = e.at(dir);
         match &e.kind {
             ErrorKind::Io(io) if io.kind() == io::ErrorKind::NotConnected => {
-                let unmount = output::command([OsStr::new("claviger"), OsStr::new("unmount"), dir.as_os_str()]);
-                e.hint(format!("A killed server left this mount. To clean up: {unmount}"))
+                e.hint(format!("A killed server left this mount. To clean up: {}", output::suggested("unmount", dir)))
             }
             ErrorKind::Io(io) if io.kind() == io::ErrorKind::NotFound => {
                 e.hint("Create the folder first with mkdir, or omit it.")
@@ -133,7 +131,7 @@ pub fn say_where(error: anyhow::Error) -> anyhow::Error {
     let Some(Session { record: SessionRecord { dir, uri, .. }, .. }) = there else { return error.into() };
     let uri = uri.unwrap_or_default();
     let place = dir.as_deref().map_or(OsStr::new(&uri), Path::as_os_str);
-    let unmount = output::command([OsStr::new("claviger"), OsStr::new("unmount"), place]);
+    let unmount = output::suggested("unmount", place);
     let hint = match dir.as_deref().map(escape) {
         Some(dir) => format!("It is mounted at {dir}. Use its files there, or unmount it: {unmount}"),
         None => format!("It is served at {}. To end that: {unmount}", output::printable(&uri)),

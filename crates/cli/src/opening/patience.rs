@@ -15,6 +15,10 @@ const LONG: Duration = Duration::from_secs(300);
 /// The option that consents in a script.
 const OPTION: &str = "--allow-slow";
 
+/// What makes a try quick.
+pub const QUICKER: &str = "Each try takes long, because it includes every hash and cipher. To shorten it, run it again with what \
+     you know: --truecrypt or --veracrypt, --hash SHA-512, --cipher AES, --pim N.";
+
 /// Whether long work is begun without a question.
 #[derive(clap::Args, Clone, Copy, Default)]
 pub struct PatienceArgs {
@@ -28,6 +32,23 @@ impl PatienceArgs {
     pub fn may_take(self) -> Option<&'static (dyn Fn(Duration) -> Result<()> + Sync)> {
         if self.allow_slow { None } else { Some(&ask) }
     }
+
+    /// Whether to try `variants` of a password, which take at most about that long.
+    ///
+    /// # Errors
+    /// `Misuse` if the user declines, or nobody can be asked.
+    pub fn may_try(self, variants: &str, time: Duration) -> Result<()> {
+        let at_most = format!("at most about {}", size::duration(time));
+        let question = format!("Trying {variants} takes {at_most}. Ctrl-C stops it. Start?");
+        let refused = |why: &str| Error::misuse(format!("{variants} were not tried{why}; they take {at_most}"));
+        if self.allow_slow { Ok(()) } else { consent(time, &question, refused) }
+    }
+}
+
+/// Adds the options that make the next try quick.
+pub fn with_quicker(error: Error) -> Error {
+    let hint = error.hint.iter().map(String::as_str).chain([QUICKER]).collect::<Vec<_>>().join(" ");
+    error.hint(hint)
 }
 
 /// Announces the cost of trying the keyslots if it is high, and asks if it is very high.
@@ -76,13 +97,8 @@ struct Answers {
     refused: bool,
 }
 
-/// Asks once; the answer holds for all later trials.
+/// Asks before one password is tried on all keyslots.
 fn ask(time: Duration) -> Result<()> {
-    static ANSWERS: Mutex<Answers> = Mutex::new(Answers { wanted: LONG, refused: false });
-    let mut answers = ANSWERS.lock().unwrap_or_else(PoisonError::into_inner);
-    if time <= answers.wanted {
-        return Ok(());
-    }
     let shown_time = size::duration(time);
     let refused = |why: &str| {
         Error::misuse(format!(
@@ -91,14 +107,24 @@ fn ask(time: Duration) -> Result<()> {
             size::duration(LONG)
         ))
     };
-    if answers.refused {
-        return Err(refused(""));
-    }
     let question = format!(
         "Trying a password on all keyslots takes about {shown_time} of CPU time; ordinary volumes take seconds. \
          Ctrl-C stops it. Start?"
     );
-    let answer = prompt::consent(&question, OPTION, refused);
+    consent(time, &question, refused)
+}
+
+/// Asks before work that takes longer than the limit. Asks once; the answer holds for all later trials.
+fn consent(time: Duration, question: &str, refused: impl Fn(&str) -> Error) -> Result<()> {
+    static ANSWERS: Mutex<Answers> = Mutex::new(Answers { wanted: LONG, refused: false });
+    let mut answers = ANSWERS.lock().unwrap_or_else(PoisonError::into_inner);
+    if time <= answers.wanted {
+        return Ok(());
+    }
+    if answers.refused {
+        return Err(refused(""));
+    }
+    let answer = prompt::consent(question, OPTION, refused);
     match answer {
         Ok(()) => answers.wanted = time,
         Err(_) => answers.refused = true,

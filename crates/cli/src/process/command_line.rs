@@ -3,6 +3,8 @@
 
 use std::ffi::{OsStr, OsString};
 
+use std::os::unix::ffi::OsStrExt;
+
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Command};
 
@@ -75,6 +77,35 @@ fn words_of(matches: &ArgMatches, arg: &Arg) -> Vec<(usize, OsString)> {
 
 fn values<'a>(matches: &'a ArgMatches, id: &str) -> impl Iterator<Item = &'a OsStr> {
     matches.get_raw(id).into_iter().flatten()
+}
+
+/// Options of the way in which the program was called. Suggested commands do not repeat them.
+const OF_THIS_CALL: &[&str] =
+    &["--json", "--without-password", "--password-fd", "--progress", "--progress-fd", "--ask"];
+
+/// The options of the parsed command line `line` that a suggested command of `verb` repeats: those that this verb has.
+pub fn repeated<'a>(verb: &str, line: &'a [OsString]) -> impl Iterator<Item = &'a OsString> {
+    let has = options_of(verb);
+    let repeats = move |word: &&OsString| {
+        let name = option(word);
+        let of_this_call = *word == "--password-file=-" || OF_THIS_CALL.iter().any(|one| name == *one);
+        !of_this_call && has.iter().any(|one| name == &**one)
+    };
+    line.iter().take_while(|word| *word != "--").filter(repeats)
+}
+
+/// The options that `verb` has, which may be two words, and those of every verb.
+pub fn options_of(verb: &str) -> Vec<String> {
+    let program = crate::command();
+    let verb = verb.split(' ').try_fold(&program, |verb, name| verb.find_subcommand(name));
+    let all = verb.into_iter().chain([&program]).flat_map(Command::get_arguments);
+    all.filter_map(|arg| arg.get_long().map(|long| format!("--{long}"))).collect()
+}
+
+/// The name of the option in a word.
+pub fn option(word: &OsStr) -> &OsStr {
+    let bytes = word.as_bytes();
+    OsStr::from_bytes(bytes.split(|byte| *byte == b'=').next().unwrap_or(bytes))
 }
 
 #[cfg(test)]

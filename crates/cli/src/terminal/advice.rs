@@ -2,9 +2,11 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 use claviger_engine::{Advice, Error, Warning};
 
+use crate::process::command_line;
 use crate::terminal::output;
 use crate::terminal::session::session;
 
@@ -17,6 +19,10 @@ pub struct NamedVolume {
     volume: String,
     /// For commands that work on the header alone, and take a detached one as their volume.
     header: String,
+    /// The volume itself, for commands of other programs; `None` if it is a partition.
+    file: Option<OsString>,
+    /// The whole command line.
+    line: Vec<OsString>,
 }
 
 impl NamedVolume {
@@ -35,6 +41,8 @@ impl NamedVolume {
         Some(Self {
             volume: output::command([header, partition, marked, Some(volume)].into_iter().flatten()),
             header: alone.unwrap_or_else(|| output::command([partition, marked, Some(volume)].into_iter().flatten())),
+            file: partition.is_none().then(|| volume.to_owned()),
+            line: line.to_vec(),
         })
     }
 }
@@ -72,6 +80,7 @@ fn words_of(advice: &Advice) -> String {
         Advice::AllowRemovingLast => "To give up the data: `claviger keyslot remove --last VOLUME`.",
         Advice::AllowUnencrypted => "To allow writing, add --write-unencrypted.",
         Advice::BackUpHeader => "If you may still need it, back it up first: `claviger header backup VOLUME FILE`.",
+        Advice::ChangeCredential => "To change its password or keyfiles: `claviger change VOLUME`.",
         Advice::ChooseLogicalVolume(names) if !names.is_empty() => {
             return format!("It holds logical volumes. Choose one with --logical-volume: {}.", names.join(", "));
         }
@@ -83,8 +92,11 @@ fn words_of(advice: &Advice) -> String {
             );
         }
         Advice::CompleteCopy { .. } | Advice::CutOff { .. } => {
-            return format!("To make a complete copy: `{}`.", of_copy(advice, "VOLUME", "COPY").unwrap_or_default());
+            let volume = session().volume.as_ref().and_then(|named| named.file.as_deref());
+            let copy = of_copy(advice, volume.unwrap_or(VOLUME.as_ref())).unwrap_or_default();
+            return format!("To make a complete copy: `{copy}`.");
         }
+        Advice::CopyVolume => "To copy its contents to a new volume: `claviger convert VOLUME NEW`.",
         Advice::GivePrivateKey => {
             "Give an exported private key (PFX, PEM) with --certificate FILE, or the user's key store on the disk \
              with --windows-profile :/Users/NAME. `claviger ls -l` shows for whom a file is encrypted."
@@ -118,9 +130,20 @@ pub fn to_try(error: &Error) -> Option<String> {
     error.to_try(say).map(|text| with_volume(&text))
 }
 
-/// The shell command that makes the copy `copy` of `volume`, if the advice is to make a copy.
-pub fn of_copy(advice: &Advice, volume: &str, copy: &str) -> Option<String> {
-    let (volume, copy) = (output::command([volume]), output::command([copy]));
+/// The command line of this process with another verb and these names: it repeats the options that the verb has.
+pub fn command<'a>(verb: &'a str, names: impl Iterator<Item = &'a OsStr>) -> String {
+    let line = session().volume.as_ref().map_or(&[][..], |named| &named.line);
+    let options = command_line::repeated(verb, line).map(OsString::as_os_str);
+    let mut names = names.peekable();
+    let marked = names.peek().filter(|name| name.as_bytes().starts_with(b"-")).map(|_| OsStr::new("--"));
+    output::command(["claviger", verb].into_iter().map(OsStr::new).chain(options).chain(marked).chain(names))
+}
+
+/// The shell command that makes a complete copy of `volume` in the current folder, if the advice is to make a copy.
+pub fn of_copy(advice: &Advice, volume: impl AsRef<Path>) -> Option<String> {
+    let mut copy = volume.as_ref().file_name().unwrap_or_default().to_owned();
+    copy.push(".complete");
+    let (volume, copy) = (output::command([volume.as_ref()]), output::command([copy]));
     match advice {
         Advice::CompleteCopy { shift: shift @ ..0 } => {
             Some(format!("(head -c {} /dev/zero; cat) < {volume} > {copy}", shift.unsigned_abs()))
@@ -152,12 +175,14 @@ mod tests {
         Advice::AllowRemovingLast,
         Advice::AllowUnencrypted,
         Advice::BackUpHeader,
+        Advice::ChangeCredential,
         Advice::CompleteCopy { shift: -4096 },
         Advice::CompleteCopy { shift: 512 },
         Advice::CutOff { len: 1 << 20 },
         Advice::ChooseLogicalVolume(Vec::new()),
         Advice::ChoosePartition(Vec::new()),
         Advice::ConvertToLuks2,
+        Advice::CopyVolume,
         Advice::GivePrivateKey,
         Advice::GiveAsPassphrase,
         Advice::GiveCredential,

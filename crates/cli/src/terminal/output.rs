@@ -162,6 +162,11 @@ pub fn command<S: AsRef<OsStr>>(words: impl IntoIterator<Item = S>) -> String {
     words.into_iter().map(|word| shell_word(word.as_ref())).collect::<Vec<_>>().join(" ")
 }
 
+/// The command of a verb for a volume, folder or address: `claviger unmount DIR` also cleans up after a killed server.
+pub fn suggested(verb: &str, name: impl AsRef<OsStr>) -> String {
+    command([OsStr::new("claviger"), OsStr::new(verb), name.as_ref()])
+}
+
 fn shell_word(word: &OsStr) -> String {
     let Some(word) = word.to_str().filter(|text| !text.chars().any(words::obeyed)) else {
         return format!("$'{}'", numbered(word.as_bytes()));

@@ -1,6 +1,5 @@
 //! `claviger list`: lists mounted and served volumes.
 
-use std::ffi::OsStr;
 use std::io::{self, Write};
 
 use claviger_serve::key_process::locking;
@@ -66,10 +65,7 @@ impl One {
 impl Report for List {
     fn text(&self, out: &mut dyn Write) -> io::Result<()> {
         for One { record, state, status, .. } in &self.volumes {
-            let suggested = |verb: &str| {
-                let words = [OsStr::new("claviger"), OsStr::new(verb), record.volume.as_os_str()];
-                output::command(words)
-            };
+            let suggested = |verb| output::suggested(verb, &record.volume);
             writeln!(out, "{}", escape(&record.volume))?;
             let mut line = |name: &str, value: String| writeln!(out, "  {name:<11} {value}");
             if let Some(dir) = &record.dir {

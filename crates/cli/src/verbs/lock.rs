@@ -1,6 +1,5 @@
 //! `claviger lock`: forgets the keys of a volume that stays mounted or served.
 
-use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -112,10 +111,9 @@ pub fn with_hint(error: io::Error, session: &Session) -> Error {
         true if session.alive() => Error::misuse("its keys are in the process that serves it")
             .at(volume)
             .hint("Only volumes mounted or served with --isolate-keys can be locked. Unmount it instead."),
-        true => Error::misuse("its server was killed").at(volume).hint(format!(
-            "To clean up: {}",
-            output::command([OsStr::new("claviger"), OsStr::new("unmount"), volume.as_os_str()])
-        )),
+        true => Error::misuse("its server was killed")
+            .at(volume)
+            .hint(format!("To clean up: {}", output::suggested("unmount", volume))),
         false if error.kind() == io::ErrorKind::PermissionDenied => {
             Error::new(ErrorKind::WrongCredential(error.to_string())).at(volume)
         }
@@ -128,7 +126,7 @@ impl Report for Locked {
     fn text(&self, out: &mut dyn Write) -> io::Result<()> {
         let Self { locked, open } = self;
         for volume in locked {
-            let unlock = output::command(["claviger", "unlock", volume.as_str()]);
+            let unlock = output::suggested("unlock", volume);
             writeln!(out, "{volume} is locked: its keys are forgotten until `{unlock}`.")?;
         }
         for volume in open {

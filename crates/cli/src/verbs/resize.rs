@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use claviger_engine::diagnosis;
 use claviger_engine::formats::Resizing;
 use claviger_engine::store::{Access, FileStore};
-use claviger_engine::{Error, ErrorKind, Spec, Store, Unlock};
+use claviger_engine::{Advice, Error, ErrorKind, Spec, Store, Unlock};
 use claviger_serve::mount;
 use claviger_serve::sessions::{Runtime, SessionRecord};
 use serde::Serialize;
@@ -156,11 +156,11 @@ fn refuse(args: &Args, named: &Named) -> claviger_engine::Result<()> {
     }
     let Some(file) = &named.file else { return Err(no_file()) };
     if file.is_block_device() {
-        let hint = match named.editor.size_sealed() {
-            true => "Copy its contents to a container of the size that you want.",
-            false => "A volume of dynamic size follows the size of its device automatically.",
-        };
-        return Err(Error::unsupported("resizing a block device").hint(hint));
+        let error = Error::unsupported("resizing a block device");
+        return Err(match named.editor.size_sealed() {
+            true => error.advise(Advice::CopyVolume),
+            false => error.hint("A volume of dynamic size follows the size of its device automatically."),
+        });
     }
     if args.open.header_args().in_partition() {
         return Err(Error::misuse("a partition's size is set by its partition table"));

@@ -92,10 +92,9 @@ pub struct SearchStep {
     pub done: u64,
     /// How many forms there are, the given one included.
     pub all: u64,
-    /// How long the forms that are left take with this target, by the speed of its trials so far.
+    /// How long the forms that are left take with this target if none opens it, by the speed of its trials so far. Zero before
+    /// the first.
     pub left: Duration,
-    /// How long everything after that takes with the other targets, by their speed or that of the others.
-    pub then: Duration,
 }
 
 /// How long one trial of a target takes, in any unit that all targets share.
@@ -156,13 +155,8 @@ fn timed_search<T>(
     while search.found.is_none()
         && let Some(Stage { target, as_given, .. }) = rest.pop_front()
     {
-        let then = |speeds: &Speeds| {
-            let times = rest.iter().map(|stage| speeds.time(stage.target, stage.effort));
-            times.fold(Duration::ZERO, Duration::saturating_add)
-        };
         if as_given {
-            let left = speeds.time(target, efforts[target].given);
-            tell(SearchStep { target, done: 0, all, left, then: then(&speeds) });
+            tell(SearchStep { target, done: 0, all, left: Duration::ZERO });
             search.look_at(
                 Difference::AsGiven,
                 target,
@@ -172,7 +166,7 @@ fn timed_search<T>(
         }
         for (done, way) in ways.iter().enumerate() {
             let left = speeds.time(target, forms(target, done));
-            if !tell(SearchStep { target, done: done as u64 + 1, all, left, then: then(&speeds) }) {
+            if !tell(SearchStep { target, done: done as u64 + 1, all, left }) {
                 break;
             }
             let outcome = tried(target, way.how, &way.credentials(credentials), &mut speeds);
@@ -201,15 +195,9 @@ impl Speeds {
         *done = done.saturating_add(effort);
     }
 
-    /// How long trials of that effort take, by the target's own trials if there were any, otherwise by all. Zero before the first.
+    /// How long trials of that effort take, by the target's trials so far.
     fn time(&self, target: usize, effort: u64) -> Duration {
-        let own = Some(self.measured[target]).filter(|(_, done)| *done > 0);
-        let (time, done) = own.unwrap_or_else(|| {
-            let add = |(time, done): (Duration, u64), one: &(Duration, u64)| {
-                (time.saturating_add(one.0), done.saturating_add(one.1))
-            };
-            self.measured.iter().fold((Duration::ZERO, 0), add)
-        });
+        let (time, done) = self.measured[target];
         let seconds = time.as_secs_f64() * effort as f64 / (done.max(1) as f64);
         Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
     }
@@ -501,18 +489,14 @@ mod tests {
         let begins = |target, done| {
             let (at, step) =
                 reported.iter().find(|(_, step)| (step.target, step.done) == (target, done)).expect("a step");
-            (*at, step.left, step.then)
+            (*at, step.left)
         };
         let near = |one: Duration, other: Duration| one.abs_diff(other) < Duration::from_millis(1);
         // The trial without hints takes as long as a hundred others.
-        let ((at, left, _), (until, ..)) = (begins(0, 1), begins(1, 0));
-        assert!(near(left, until - at), "{left:?}, {:?}", until - at);
-        let (at, left, then) = begins(1, 1);
-        assert!(near(left, end - at) && then.is_zero(), "{left:?}, {:?}", end - at);
-        // Until another target was tried, its speed is taken to be that of the first.
-        let (_, _, then) = begins(0, 1);
-        let other = 1_000 + 5_000 + 1_000 * (reported[1].1.all - 2);
-        assert!(near(then, Duration::from_millis(10 * other)), "{then:?}");
+        for ((target, done), until) in [((0, 1), begins(1, 0).0), ((1, 1), end), ((1, 2), end)] {
+            let (at, left) = begins(target, done);
+            assert!(near(left, until - at), "{target}, {done}: {left:?}, {:?}", until - at);
+        }
         assert!(reported[0].1.left.is_zero(), "nothing is known before the first trial");
     }
 }

@@ -9,6 +9,7 @@ use super::change::{
     TokenChange, Verified,
 };
 use super::resizing::Resizing;
+use crate::advice::Advice;
 use crate::credential::Unlock;
 use crate::error::{Error, Result};
 use crate::store::Store;
@@ -61,7 +62,7 @@ pub trait HeaderEditor: Sync {
         _new: &NewCredential<'_>,
         _at: Option<u32>,
     ) -> Result<Prepared> {
-        Err(Error::unsupported("keyslots: this format has none"))
+        Err(no_keyslots())
     }
 
     /// Prepares the irreversible removal of a keyslot.
@@ -69,7 +70,7 @@ pub trait HeaderEditor: Sync {
     /// # Errors
     /// Those of `Header::unlock`; `Misuse` for the last keyslot, unless `last` allows it; `Unsupported` if the format has none.
     fn remove(&self, _store: &dyn Store, _which: Removal<'_>, _last: bool) -> Result<Prepared> {
-        Err(Error::unsupported("keyslots: this format has none"))
+        Err(no_keyslots())
     }
 
     /// Prepares a change of the attributes in `to`; all others stay the same. If the header is [sealed](HeaderEditor::sealed),
@@ -110,10 +111,7 @@ pub trait HeaderEditor: Sync {
     /// # Errors
     /// `Malformed` if it cannot be repaired; `Misuse` if a credential is needed and none is given, and for a keyslot that is not
     /// lost; `Unsupported`, also for keyslots without such records; those of `Header::unlock`; `Cancelled`.
-    fn repair(&self, _store: &dyn Store, _with: Option<&Unlock<'_>>, lost: &[u32]) -> Result<Prepared> {
-        none_lost(lost)?;
-        Err(Error::unsupported("repairing headers of this format"))
-    }
+    fn repair(&self, store: &dyn Store, with: Option<&Unlock<'_>>, lost: &[u32]) -> Result<Prepared>;
 
     /// Whether the header can be read, backed up and restored without a credential, since only its keys are encrypted.
     fn public(&self) -> bool {
@@ -142,7 +140,7 @@ pub trait HeaderEditor: Sync {
     /// # Errors
     /// `Misuse` if the other format cannot express the header; `Unsupported` for any other pair of formats.
     fn convert(&self, _store: &dyn Store, to: &str, _detached: bool) -> Result<Prepared> {
-        Err(Error::unsupported(format!("converting headers of this format to {to}")))
+        Err(Error::unsupported(format!("converting headers of this format to {to}")).advise(Advice::CopyVolume))
     }
 
     /// Prepares to resize the volume to a plaintext of `size` bytes. `data` is the data's store if the header is detached. If the
@@ -176,6 +174,10 @@ pub(super) fn none_lost(lost: &[u32]) -> Result<()> {
     }
 }
 
+fn no_keyslots() -> Error {
+    Error::unsupported("keyslots: this format has none").advise(Advice::ChangeCredential)
+}
+
 pub(super) fn fixed_size() -> Error {
-    Error::unsupported("resizing volumes of this format")
+    Error::unsupported("resizing volumes of this format").advise(Advice::CopyVolume)
 }

@@ -80,9 +80,16 @@ impl Explained {
         self.findings.push(finding.into());
     }
 
-    fn advise(&mut self, what: impl Into<String>, command: &[&str]) {
-        let command = (!command.is_empty()).then(|| output::command(command));
-        self.advice.push(Advice { what: what.into(), command });
+    fn advise(&mut self, what: impl Into<String>) {
+        self.advice.push(Advice { what: what.into(), command: None });
+    }
+
+    /// Adds advice with a command. Besides the options of the command line, it gets those in `more`.
+    fn suggest(&mut self, what: impl Into<String>, verb: &str, more: &[&str], names: &[&str]) {
+        let more: Vec<_> = more.iter().map(OsString::from).collect();
+        let words = mounting::words(verb, &self.line, Difference::AsGiven, &more);
+        let command = output::command(words.into_iter().chain(names.iter().map(OsString::from)));
+        self.advice.push(Advice { what: what.into(), command: Some(command) });
     }
 
     /// Explains a folder that has no recognisable format.
@@ -100,13 +107,10 @@ impl Explained {
         let private = [path.join(".Private"), path.parent().unwrap_or(path).join(".Private")];
         if let Some(private) = private.iter().find(|private| private.is_dir()) {
             let private = private.display().to_string();
-            self.advise("The encrypted files are next to it, in .Private:", &["claviger", "ls", &private]);
+            self.suggest("The encrypted files are next to it, in .Private:", "ls", &[], &[&private]);
         } else {
             let path = path.display().to_string();
-            self.advise(
-                "If it is one nevertheless, give the format:",
-                &["claviger", "ls", "--format", "eCryptfs", &path],
-            );
+            self.suggest("If it is one nevertheless, give the format:", "ls", &["--format=eCryptfs"], &[&path]);
         }
         Ok(())
     }
@@ -135,7 +139,7 @@ impl Explained {
         }
         if without_password {
             let [path, inside] = self.words.clone();
-            self.advise("To test a password:", &["claviger", "ls", &path, &inside]);
+            self.suggest("To test a password:", "ls", &[], &[&path, &inside]);
         } else {
             self.tries(found)?;
         }
@@ -170,10 +174,12 @@ impl Explained {
                     "There is no wrapped passphrase in {folder}: the login password alone cannot open it."
                 ));
                 let [path, inside] = self.words.clone();
-                self.advise(
+                self.suggest(
                     "Look for a copy of wrapped-passphrase in a backup, or for the written-down mount passphrase \
                      (32 letters and digits). With the copy:",
-                    &["claviger", "cp", "-r", "--wrapped-passphrase", "FILE", &path, &inside, "OUT"],
+                    "cp",
+                    &["-r", "--wrapped-passphrase=FILE"],
+                    &[&path, &inside, "OUT"],
                 );
             }
         }
@@ -191,10 +197,8 @@ impl Explained {
         }
         if !problems.is_empty() {
             let [path, inside] = self.words.clone();
-            self.advise(
-                "To copy everything readable and report the rest:",
-                &["claviger", "cp", "-r", "--salvage", &path, &inside, "OUT"],
-            );
+            let what = "To copy everything readable and report the rest:";
+            self.suggest(what, "cp", &["-r", "--salvage"], &[&path, &inside, "OUT"]);
         }
     }
 
@@ -250,14 +254,16 @@ impl Explained {
             self.exit_code = exit::number_of(&damage());
         }
         if survey.foreign_names > 0 {
-            self.advise("If file names have a separate password, give it with --name-password-file.", &[]);
+            self.advise("If file names have a separate password, give it with --name-password-file.");
         }
         let [path, inside] = self.words.clone();
         match how {
-            Difference::AsGiven => self.advise("To list its files:", &["claviger", "ls", &path, &inside]),
-            _ => self.advise(
+            Difference::AsGiven => self.suggest("To list its files:", "ls", &[], &[&path, &inside]),
+            _ => self.suggest(
                 "Type it in that form, or put that form into a file that only you can read:",
-                &["claviger", "ls", "--password-file", "FILE", &path, &inside],
+                "ls",
+                &["--password-file=FILE"],
+                &[&path, &inside],
             ),
         }
         if let Some(command) = mounting::command("mount", &self.line, how, &[]) {
@@ -274,10 +280,12 @@ impl Explained {
             ErrorKind::WrongCredential(why) if unwraps => {
                 self.say(format!("The given password opens the wrapped passphrase: {why}."));
                 let [path, inside] = self.words.clone();
-                self.advise(
+                self.suggest(
                     "Look for an older wrapped-passphrase file, for example in a backup of that home. The folder \
                      may have had another passphrase before, or the file is from another installation. With it:",
-                    &["claviger", "cp", "-r", "--wrapped-passphrase", "FILE", &path, &inside, "OUT"],
+                    "cp",
+                    &["-r", "--wrapped-passphrase=FILE"],
+                    &[&path, &inside, "OUT"],
                 );
             }
             ErrorKind::WrongCredential(why) => {
@@ -285,12 +293,11 @@ impl Explained {
                 self.advise(
                     "It opens with the login password at the time of its last change, or with the mount passphrase \
                      itself.",
-                    &[],
                 );
             }
             _ => {
                 if let Some(hint) = advice::to_try(&error) {
-                    self.advise(hint, &[]);
+                    self.advise(hint);
                 }
                 self.say(format!("The given credential could not be tried: {}.", error.kind));
             }

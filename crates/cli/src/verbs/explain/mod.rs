@@ -5,7 +5,7 @@ mod mounting;
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -25,12 +25,16 @@ use claviger_engine::{Credential, Error, ErrorKind, FORMATS, Result, Store, Unlo
 use serde::Serialize;
 
 use crate::opening::{OpenArgs, files, images};
+use crate::process::command_line::option;
 use crate::process::guard;
 use crate::terminal::exit::{self, Silent};
 use crate::terminal::file_name::FileName;
 use crate::terminal::output::{self, Report, printable};
 use crate::terminal::progress::Progress;
 use crate::terminal::{advice, cancel, size};
+
+/// The option for a header backup that the user has to find.
+const FROM_BACKUP: &[&str] = &["--from=BACKUP"];
 
 /// Explain why a volume does not open
 ///
@@ -70,9 +74,6 @@ pub struct Args {
     inside: Option<OsString>,
 }
 
-/// The options that name a format.
-const NAME_FORMAT: [&str; 3] = ["--format", "--truecrypt", "--veracrypt"];
-
 #[derive(Serialize)]
 struct Explained {
     #[serde(flatten)]
@@ -92,9 +93,9 @@ struct Explained {
     /// The partition that suggested commands name.
     #[serde(skip)]
     partition: Option<u32>,
-    /// The options of suggested commands for the keyfiles that opened the volume.
+    /// How the credentials of suggested commands differ from the given ones.
     #[serde(skip)]
-    keyfiles: Vec<OsString>,
+    how: Difference,
     /// The command line.
     #[serde(skip)]
     line: Vec<OsString>,
@@ -163,7 +164,6 @@ fn try_all(args: &Args, targets: &[UnlockTarget], credentials: &[Credential]) ->
     let cancel = cancel::flag();
     let bar: RefCell<Option<Progress>> = RefCell::new(None);
     let refused = RefCell::new(BTreeSet::new());
-    let may_take = args.open.unlock_with(credentials).may_take;
     let unlock =
         |target: usize, credentials: &[Credential], hints: bool, opened: &AtomicBool| -> Result<OpenedVolume> {
             cancel::check()?;
@@ -197,7 +197,7 @@ fn try_all(args: &Args, targets: &[UnlockTarget], credentials: &[Credential]) ->
         if step.done == 0 {
             return true;
         }
-        if step.done == 1 && (refused.borrow().contains(&step.target) || !announce(format, step, may_take)) {
+        if step.done == 1 && (refused.borrow().contains(&step.target) || !announce(format, step, &args.open)) {
             return false;
         }
         let bar = bar.get_or_insert_with(|| {
@@ -235,32 +235,23 @@ fn without_any(targets: &[UnlockTarget], mut search: Search<OpenedVolume>) -> Se
     search
 }
 
-/// Announces long trials with their duration, and that of the trials after them. Returns whether to start them.
-fn announce(format: &str, step: SearchStep, may_take: Option<&(dyn Fn(Duration) -> Result<()> + Sync)>) -> bool {
+/// Announces long trials with their duration. Returns whether to start them.
+fn announce(format: &str, step: SearchStep, open: &OpenArgs) -> bool {
     const LONG: Duration = Duration::from_secs(3);
-    let time = step.left;
-    if time < LONG && step.then < LONG {
+    if step.left < LONG {
         return true;
     }
-    let forms = step.all - step.done;
-    let then = if step.then < LONG {
-        String::new()
-    } else {
-        format!(", then other formats for about {}", size::duration(step.then))
-    };
-    let duration = size::duration(time.max(Duration::from_secs(1)));
-    if may_take.is_some_and(|may_take| may_take(time).is_err()) {
-        output::note(&format!(
-            "{forms} variants as {format} were not tried, as they would take about {duration}. To try them, add \
-             --allow-slow"
-        ));
-        return false;
-    }
-    output::note(&format!(
-        "the given credential does not open it as {format}; trying {forms} variants for about {duration}{then} (Ctrl-C \
-         stops)"
-    ));
-    true
+    let variants = step.all - step.done;
+    let agreed = open.may_try(&format!("{variants} variants as {format}"), step.left);
+    output::note(&match &agreed {
+        Ok(()) => format!(
+            "the given credential does not open it as {format}; trying {variants} variants for at most about {} (Ctrl-C \
+             stops)",
+            size::duration(step.left)
+        ),
+        Err(refused) => refused.to_string(),
+    });
+    agreed.is_ok()
 }
 
 impl Explained {
@@ -275,7 +266,7 @@ impl Explained {
             advice: Vec::new(),
             exit_code: 0,
             partition: None,
-            keyfiles: Vec::new(),
+            how: Difference::AsGiven,
             line: line.to_vec(),
         };
         explained.findings = looks(&explained.diagnosis);
@@ -334,7 +325,7 @@ impl Explained {
                 explained.without_candidates();
                 explained.exit_code = exit::number_of(&error.kind);
                 if let Some(hint) = advice::to_try(&error) {
-                    explained.advise(hint, &[]);
+                    explained.advise(hint);
                 }
                 explained.findings.push(format!("The disk in it does not open: {}.", error.kind));
                 Ok(explained)
@@ -342,13 +333,15 @@ impl Explained {
         }
     }
 
-    /// Adds advice, and the partition and keyfiles to its `command`.
-    fn advise(&mut self, what: impl Into<String>, command: &[&str]) {
-        let partition = self.partition.map(|n| n.to_string());
-        let partition = partition.as_deref().map(|n| ["--partition", n]);
-        let words = command.iter().copied().chain(partition.into_iter().flatten()).map(OsStr::new);
-        let words = words.chain(self.keyfiles.iter().map(OsString::as_os_str));
-        let command = (!command.is_empty()).then(|| output::command(words));
+    fn advise(&mut self, what: impl Into<String>) {
+        self.advice.push(Advice { what: what.into(), command: None });
+    }
+
+    /// Adds advice with the command of `verb`. Besides the options of the command line, it gets those in `more`.
+    fn suggest(&mut self, what: impl Into<String>, verb: &str, more: &[&str]) {
+        let partition = self.partition.map(|number| mounting::joined("--partition", number.to_string()));
+        let more: Vec<_> = more.iter().map(OsString::from).chain(partition).collect();
+        let command = mounting::command(verb, &self.line, self.how, &more);
         self.advice.push(Advice { what: what.into(), command });
     }
 
@@ -370,12 +363,10 @@ impl Explained {
             }
             _ => {
                 if self.diagnosis.content.is_some_and(|c| c.begins == Look::Zeros && c.until.is_none()) {
-                    self.advise("If it should hold data, the copy or the disk has failed. Look for another copy.", &[]);
+                    self.advise("If it should hold data, the copy or the disk has failed. Look for another copy.");
                 } else if self.diagnosis.mark.is_none() && self.diagnosis.size >= 1 << 16 {
-                    self.advise(
-                        "If it was a volume, its headers are lost. A header backup may help.",
-                        &["claviger", "header", "restore", &path, "--from", "BACKUP"],
-                    );
+                    let what = "If it was a volume, its headers are lost. A header backup may help.";
+                    self.suggest(what, "header restore", FROM_BACKUP);
                 }
                 ErrorKind::NotThisFormat(String::new())
             }
@@ -391,12 +382,11 @@ impl Explained {
                 at / 512
             ));
             let (offset, path) = (at.to_string(), self.path.to_string());
-            self.advise(
-                "To make a device of it, as root:",
-                &["losetup", "--find", "--show", "--read-only", "--offset", &offset, &path],
-            );
+            let command = ["losetup", "--find", "--show", "--read-only", "--offset", &offset, &path];
+            let command = Some(output::command(command));
+            self.advice.push(Advice { what: "To make a device of it, as root:".to_owned(), command });
             let copy = engine::Advice::CompleteCopy { shift: at.cast_signed() };
-            let command = advice::of_copy(&copy, &path, "COPY");
+            let command = advice::of_copy(&copy, &path);
             self.advice.push(Advice { what: "Or, in a new file:".to_owned(), command });
         }
         exit::number_of(&ErrorKind::NotThisFormat(String::new()))
@@ -408,7 +398,7 @@ impl Explained {
         // The command for a header backup comes below.
         let other = error.advice.as_deref() != Some(&engine::Advice::RestoreHeader);
         if let Some(hint) = advice::to_try(&error).filter(|_| other) {
-            self.advise(hint, &[]);
+            self.advise(hint);
         }
         let error = Error { hint: None, advice: None, ..error };
         self.findings.push(format!("Its header cannot be used: {error}."));
@@ -419,18 +409,16 @@ impl Explained {
     /// Advises restoring a header backup, if one of the formats has backups.
     fn restore_from_backup(&mut self, what: &str, formats: &[&str]) {
         if formats.iter().any(|name| has_backups(name)) {
-            let path = self.path.to_string();
-            self.advise(what, &["claviger", "header", "restore", "--from", "BACKUP", &path]);
+            self.suggest(what, "header restore", FROM_BACKUP);
         }
     }
 
     /// Reports damage that does not prevent trials, and how to repair it.
     fn is_damaged_in_part(&mut self, targets: &[UnlockTarget]) {
-        let path = self.path.to_string();
         for target in targets {
             let damage = target.header.damage();
             if damage.iter().any(|warning| warning.advice == Some(engine::Advice::RepairHeader)) {
-                self.advise("To repair it:", &["claviger", "header", "repair", "--format", target.format, &path]);
+                self.suggest("To repair it:", "header repair", &[&format!("--format={}", target.format)]);
             }
             self.findings.extend(damage.into_iter().map(|warning| warning.what));
         }
@@ -438,34 +426,21 @@ impl Explained {
 
     /// Explains what random bytes may be, and how to try that.
     fn may_have_no_header(&mut self) {
-        let path = self.path.to_string();
         self.findings.push(format!(
             "Volumes without a header ({}) look like this too; they are tried only if you give the format.",
             without_header()
         ));
-        self.advise(
-            "If it may be one, give the format and, if known, the cipher, hash, key size and data offset:",
-            &[
-                "claviger",
-                "info",
-                "--format",
-                "plain",
-                "--cipher",
-                "CIPHER",
-                "--hash",
-                "HASH",
-                "--key-size",
-                "BITS",
-                &path,
-            ],
-        );
+        let what = "If it may be one, give the format and, if known, the cipher, hash, key size and data offset:";
+        let options = ["--format=plain", "--cipher=CIPHER", "--hash=HASH", "--key-size=BITS"].map(OsString::from);
+        let command = mounting::command("info", &self.line, Difference::WithoutHints, &options);
+        self.advice.push(Advice { what: what.to_owned(), command });
     }
 
     fn needs_password(&mut self, targets: &[UnlockTarget]) {
         let names = names(targets);
         if self.diagnosis.sure() {
             self.header_of_its_own();
-            self.advise_info("To test a passphrase:", Difference::AsGiven, Vec::new());
+            self.suggest("To test a passphrase:", "info", &[]);
             self.exit_code = exit::number_of(&ErrorKind::WrongCredential(String::new()));
             return;
         }
@@ -477,7 +452,7 @@ impl Explained {
         self.findings.push(format!(
             "It could be a volume: {names}. Only the password can tell, because such volumes have no signature."
         ));
-        self.advise_info("To test a password:", Difference::AsGiven, Vec::new());
+        self.suggest("To test a password:", "info", &[]);
         if self.diagnosis.could_be_headerless() && !all_without_header(targets) {
             self.may_have_no_header();
         }
@@ -491,8 +466,7 @@ impl Explained {
             _ => None,
         };
         self.findings.extend(self.diagnosis.formats.iter().filter_map(yes));
-        let path = self.path.to_string();
-        self.advise("To show its header:", &["claviger", "header", "show", &path]);
+        self.suggest("To show its header:", "header show", &[]);
     }
 
     /// Reports that no trial of a headerless format gave recognisable contents.
@@ -504,7 +478,6 @@ impl Explained {
         );
         self.advise(
             "Besides other passwords, try other values of --cipher, --hash, --key-size, --data-offset and --skip.",
-            &[],
         );
     }
 
@@ -536,7 +509,7 @@ impl Explained {
         let Match { how, target: _, unlocked } = found;
         let format = target.format;
         self.partition = target.partition.or(args.open.how.partition());
-        self.keyfiles = mounting::keyfiles(&self.line, how);
+        self.how = how;
         let mut facts = None;
         match unlocked {
             Ok((known, warnings)) => {
@@ -557,43 +530,33 @@ impl Explained {
                 self.findings.push(format!("It is a {format} volume, and opens with {how}; but it is {}.", error.kind));
                 self.exit_code = exit::number_of(&error.kind);
                 if let Some(hint) = advice::to_try(&error) {
-                    self.advise(hint, &[]);
+                    self.advise(hint);
                 }
             }
         }
-        let more = self.lacking(format);
-        self.about_password(how, facts.as_ref(), args, more.clone());
+        self.about_password(facts.as_ref(), args, format);
         // A backup header has its own command.
         if facts.as_ref().is_some_and(|facts| !facts.header.is_backup() || args.open.names_header()) {
-            let command = mounting::command("mount", &self.line, how, &more);
-            self.advice.push(Advice { what: "To mount it:".to_owned(), command });
+            self.suggest_for(format, "To mount it:", "mount", &[]);
         }
         let partition = self.partition;
         self.opens = Some(Opens { format, partition, with: how.kind(), with_what: how.to_string(), facts });
         Ok(())
     }
 
-    /// The options that the command line lacks to open the volume at once.
-    fn lacking(&self, format: &str) -> Vec<OsString> {
-        // The format is found again at once if it has a signature.
-        let named = self.line.iter().any(|word| NAME_FORMAT.iter().any(|name| mounting::option(word) == *name));
-        let slow = !self.diagnosis.sure() && !named;
-        let format = slow.then(|| mounting::joined("--format", format));
-        let partition = self.partition.map(|number| mounting::joined("--partition", number.to_string()));
-        format.into_iter().chain(partition).collect()
-    }
-
-    /// Adds advice with the command that shows the volume's properties.
-    fn advise_info(&mut self, what: impl Into<String>, how: Difference, more: Vec<OsString>) {
-        let command = mounting::command("info", &self.line, how, &more);
-        self.advice.push(Advice { what: what.into(), command });
+    /// Adds advice with a command for the volume that opened. If its format is not found at once, the command names it.
+    fn suggest_for(&mut self, format: &str, what: impl Into<String>, verb: &str, more: &[&str]) {
+        let is_named = self.line.iter().any(|word| mounting::NAME_FORMAT.iter().any(|name| option(word) == *name));
+        let format = format!("--format={format}");
+        let slow = !self.diagnosis.sure() && !is_named;
+        self.suggest(what, verb, &more.iter().copied().chain(slow.then_some(&*format)).collect::<Vec<_>>());
     }
 
     /// Reports warnings, with the commands that solve them.
     fn about_warnings(&mut self, warnings: Vec<Warning>) {
         for warning in warnings {
             let (with_advice, plain, advice) = (warning.in_words(advice::say), warning.what, warning.advice);
-            let copy = advice.as_ref().and_then(|advice| advice::of_copy(advice, &self.path, "COPY"));
+            let copy = advice.as_ref().and_then(|advice| advice::of_copy(advice, &*self.path));
             match (copy, &advice) {
                 // The command copies a whole disk, so it does not fit a volume in a partition.
                 (Some(command), _) if self.partition.is_none() => {
@@ -638,49 +601,36 @@ impl Explained {
                  before you write to it."
             )
         }));
-        let mount = self.how_to("mount --read-only --backup-header", facts, args);
-        self.advise_words("To mount it without changing anything:", &mount);
+        let how = &["--read-only", "--backup-header"];
+        self.suggest_for(facts.format, "To mount it without changing anything:", "mount", how);
         if moved {
             return Ok(());
         }
-        let restore = self.how_to("header restore --embedded", facts, args);
         let why = match overwritten {
             Some(_) => "The header in front was overwritten; the backup opens.",
             None => "The header in front is damaged or has another password; the backup opens.",
         };
         let also = if overwritten.is_some() { ", which overwrites its current contents" } else { "" };
-        self.advise_words(
-            format!("{why} Copy the whole volume first; then restore the header from the embedded backup{also}:"),
-            &restore,
-        );
+        let what =
+            format!("{why} Copy the whole volume first; then restore the header from the embedded backup{also}:");
+        self.suggest_for(facts.format, what, "header restore", &["--embedded"]);
         Ok(())
     }
 
-    /// The words of a command for the volume that opened.
-    fn how_to(&self, verb: &str, facts: &Facts, args: &Args) -> Vec<String> {
-        let verb = ["claviger"].into_iter().chain(verb.split(' ')).map(str::to_owned);
-        let how = ["--format", facts.format].map(str::to_owned).into_iter().chain(args.open.needed());
-        verb.chain(how).chain([self.path.to_string()]).collect()
-    }
-
-    fn advise_words(&mut self, what: impl Into<String>, words: &[String]) {
-        let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        self.advise(what, &words);
-    }
-
-    /// Says what about the credentials to change. `more` are options that the command line lacks.
-    fn about_password(&mut self, how: Difference, facts: Option<&Facts>, args: &Args, mut more: Vec<OsString>) {
+    /// Says what about the credentials to change.
+    fn about_password(&mut self, facts: Option<&Facts>, args: &Args, format: &str) {
+        let mut more = Vec::new();
         let without;
-        let what = match how {
+        let what = match self.how {
             Difference::AsGiven => {
                 if facts.is_some_and(|facts| facts.header.is_backup()) && !args.open.names_header() {
-                    more.push("--backup-header".into());
+                    more.push("--backup-header");
                 }
                 "To show its properties:"
             }
             Difference::WithoutHints => "Omit the hash, cipher, PIM or header option:",
             Difference::Password(_) => {
-                more.push("--password-file=FILE".into());
+                more.push("--password-file=FILE");
                 "Type it in that form, or put that form into a file that only you can read, and give the file:"
             }
             Difference::Nothing => "It opens without a password:",
@@ -692,15 +642,13 @@ impl Explained {
                 &without
             }
         };
-        self.advise_info(what, how, more);
+        self.suggest_for(format, what, "info", &more);
         // A decrypted volume has nothing to protect.
-        if matches!(how, Difference::Nothing) && facts.is_some_and(|facts| facts.derivation.is_some()) {
-            let path = self.path.to_string();
-            let what = "To protect its key again with the existing protectors:";
-            self.advise(what, &["claviger", "keyslot", "resume", &path]);
+        if matches!(self.how, Difference::Nothing) && facts.is_some_and(|facts| facts.derivation.is_some()) {
+            self.suggest("To protect its key again with the existing protectors:", "keyslot resume", &[]);
         }
-        if !matches!(how, Difference::AsGiven) && args.open.password_on_stdin() {
-            self.advise("A script may send other bytes than you type: compare them.", &[]);
+        if !matches!(self.how, Difference::AsGiven) && args.open.password_on_stdin() {
+            self.advise("A script may send other bytes than you type: compare them.");
         }
     }
 
@@ -731,10 +679,7 @@ impl Explained {
                      file of random bytes look the same."
                         .to_owned(),
                 );
-                self.advise(
-                    "Try other passwords, keyfiles (exactly the right set), PIMs and copies of the volume.",
-                    &[],
-                );
+                self.advise("Try other passwords, keyfiles (exactly the right set), PIMs and copies of the volume.");
                 let formats: Vec<_> = targets.iter().map(|target| target.format).collect();
                 self.restore_from_backup("If you have a header backup:", &formats);
                 if self.diagnosis.could_be_headerless() {
@@ -743,7 +688,7 @@ impl Explained {
             }
             _ => {
                 if let Some(hint) = advice::to_try(&error) {
-                    self.advise(hint, &[]);
+                    self.advise(hint);
                 }
                 let error = Error { hint: None, advice: None, ..error };
                 self.findings.push(format!("The given credentials could not be tried and may be right: {error}."));

@@ -1,4 +1,4 @@
-//! Commands for what `explain` has opened, with the options that opened it.
+//! Commands for what `explain` has examined, with the options that it was given.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -7,10 +7,8 @@ use std::path::{Path, PathBuf};
 use claviger_engine::Credential;
 use claviger_engine::diagnosis::Difference;
 
+use crate::process::command_line::{option, options_of, repeated};
 use crate::terminal::output;
-
-/// Options of `explain`, and of the way it was called.
-const OWN: &[&str] = &["--json", "--without-password", "--password-fd", "--progress", "--progress-fd", "--ask"];
 
 /// Options that narrow the trials.
 const HINTS: &[&str] = &["--hash", "--cipher", "--pim", "--slot", "--backup-header"];
@@ -19,10 +17,25 @@ const KEYFILES: &[&str] = &["--keyfile", "--keyfile-offset", "--keyfile-size"];
 
 const PASSWORD: &[&str] = &["--password-file", "--no-password"];
 
-/// The command of `verb`. `line` is the parsed command line of `explain`, and `more` are options that it lacks. `None` if the line
-/// names no volume.
+/// The options that name a format.
+pub const NAME_FORMAT: &[&str] = &["--format", "--truecrypt", "--veracrypt"];
+
+/// The command of `verb` for the volume of the parsed command line `line` of `explain`. `more` are options that the line lacks.
+/// `None` if the line names no volume.
 pub fn command(verb: &str, line: &[OsString], how: Difference, more: &[OsString]) -> Option<String> {
-    let (options, places) = line.split_at(line.iter().position(|word| word == "--").unwrap_or(line.len()));
+    let places = line.splitn(2, |word| word == "--").nth(1)?;
+    // A verb that works on the header alone takes a detached one as its volume.
+    let alone = !options_of(verb).iter().any(|name| name == "--header");
+    let header = options(line).find(|word| alone && option(word) == "--header");
+    let volume = header.map_or(places.first()?.as_os_str(), |word| value(word).as_os_str());
+    let inside = places.get(1).map(|path| joined("--folder", path));
+    let marked = volume.as_encoded_bytes().starts_with(b"-").then(|| "--".into());
+    let words = words(verb, line, how, more).into_iter().chain(inside).chain(marked);
+    Some(output::command(words.chain([volume.to_owned()])))
+}
+
+/// The words of such a command before the volume.
+pub fn words(verb: &str, line: &[OsString], how: Difference, more: &[OsString]) -> Vec<OsString> {
     let (dropped, added): (&[&[&str]], _) = match how {
         Difference::AsGiven => (&[], Vec::new()),
         Difference::WithoutHints => (&[HINTS], Vec::new()),
@@ -32,30 +45,24 @@ pub fn command(verb: &str, line: &[OsString], how: Difference, more: &[OsString]
         Difference::NoPassword => (&[PASSWORD], vec!["--no-password".into()]),
         Difference::WithoutKeyfile(_) => (&[KEYFILES], keyfiles(line, how)),
     };
-    let named_twice = |name: &OsStr| more.iter().any(|word| option(word) == name);
+    let is = |name: &OsStr, names: &[&str]| names.iter().any(|one| name == *one);
+    let named_twice = |name: &OsStr| {
+        more.iter().map(|word| option(word)).any(|new| new == name || is(new, NAME_FORMAT) && is(name, NAME_FORMAT))
+    };
     let stays = |word: &&OsString| {
         let name = option(word);
-        let is = |names: &[&str]| names.iter().any(|one| name == *one);
-        !is(OWN) && !dropped.iter().any(|names| is(names)) && *word != "--password-file=-" && !named_twice(name)
+        !dropped.iter().any(|names| is(name, names)) && !named_twice(name)
     };
-    let options = options.iter().skip(2).filter(stays).map(OsString::as_os_str);
-    let added = added.iter().chain(more).map(OsString::as_os_str);
-    let (volume, inside) = (places.get(1)?, places.get(2).map(|path| joined("--folder", path)));
-    let marked = volume.as_encoded_bytes().starts_with(b"-").then_some(OsStr::new("--"));
-    let words = ["claviger", verb].into_iter().map(OsStr::new).chain(options).chain(added);
-    Some(output::command(words.chain(inside.as_deref()).chain(marked).chain([volume.as_os_str()])))
+    let named = ["claviger"].into_iter().chain(verb.split(' ')).map(OsString::from);
+    let options = more.iter().chain(repeated(verb, line).filter(stays)).chain(&added).cloned();
+    named.chain(options).collect()
 }
 
-/// The options for the keyfiles that opened it.
-pub fn keyfiles(line: &[OsString], how: Difference) -> Vec<OsString> {
-    match how {
-        Difference::NoKeyfiles | Difference::Nothing => Vec::new(),
-        Difference::WithoutKeyfile(n) => {
-            let all = keyfile_paths(line).into_iter().enumerate();
-            all.filter(|(number, _)| *number != n).map(|(_, path)| joined("--keyfile", path)).collect()
-        }
-        _ => options(line).filter(|word| KEYFILES.iter().any(|name| option(word) == *name)).cloned().collect(),
-    }
+/// The options for the keyfiles without the one that did not belong.
+fn keyfiles(line: &[OsString], how: Difference) -> Vec<OsString> {
+    let Difference::WithoutKeyfile(n) = how else { return Vec::new() };
+    let all = keyfile_paths(line).into_iter().enumerate();
+    all.filter(|(number, _)| *number != n).map(|(_, path)| joined("--keyfile", path)).collect()
 }
 
 /// The keyfiles that the command line gives, in the order in which they are read.
@@ -79,12 +86,6 @@ pub fn of_volume(line: &[OsString], volume: &Path) -> Vec<OsString> {
 /// An option with its value, as one word.
 pub fn joined(name: &str, value: impl AsRef<OsStr>) -> OsString {
     [OsStr::new(name), OsStr::new("="), value.as_ref()].into_iter().collect()
-}
-
-/// The name of the option in a word.
-pub fn option(word: &OsStr) -> &OsStr {
-    let bytes = word.as_bytes();
-    OsStr::from_bytes(bytes.split(|byte| *byte == b'=').next().unwrap_or(bytes))
 }
 
 /// The value of the option in a word.
@@ -119,7 +120,29 @@ mod tests {
         let one = of(two, Difference::WithoutKeyfile(0), &[]);
         assert_eq!(one.as_deref(), Some("claviger mount --no-password --keyfile=l=m v"));
         let named = of(line, Difference::Nothing, &["--partition=2"]);
-        assert_eq!(named.as_deref(), Some("claviger mount --pim=3 --hash=x --partition=2 v"));
+        assert_eq!(named.as_deref(), Some("claviger mount --partition=2 --pim=3 --hash=x v"));
+    }
+
+    /// Each verb that `explain` suggests takes all options that its command repeats, and the volume of a detached header.
+    #[test]
+    fn every_verb_gets_the_options_that_it_has() {
+        let line = "claviger explain --json --ask=nobody --veracrypt --pim=3 --hash=x --cipher=y --keyfile=k \
+                    --password-file=p --memory=1G --partition=1 --header=h --allow-slow -- v";
+        let line: Vec<_> = line.split(' ').map(OsString::from).collect();
+        for (verb, more, wanted) in [
+            ("info", "--format=plain", "--keyfile=k --password-file=p --memory=1G --partition=1 --header=h"),
+            ("mount", "--read-only", "--veracrypt --pim=3 --hash=x --cipher=y --keyfile=k --password-file=p"),
+            ("header restore", "--from=b", "--veracrypt --pim=3 --hash=x --cipher=y --keyfile=k --password-file=p"),
+            ("header repair", "--format=LUKS2", "--keyfile=k --password-file=p --partition=1 --allow-slow h"),
+            ("header show", "--format=LUKS2", "--partition=1 h"),
+            ("keyslot resume", "--format=BitLocker", "--pim=3 --hash=x --cipher=y --keyfile=k --password-file=p"),
+        ] {
+            let how = if more == "--format=plain" { Difference::WithoutHints } else { Difference::AsGiven };
+            let command = command(verb, &line, how, &[more.into()]).expect("a volume");
+            assert!(command.starts_with(&format!("claviger {verb} {more} {wanted}")), "{command}");
+            let words: Vec<_> = command.split(' ').map(OsString::from).collect();
+            assert!(crate::understand(&words).is_ok(), "{command}");
+        }
     }
 
     #[test]

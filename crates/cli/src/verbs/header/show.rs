@@ -51,7 +51,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let HeaderFound { format, header, .. } = args.header.opening()?.find_header()?;
     let facts = header.describe().ok_or_else(|| {
         let what = format!("showing headers of {} without a password", format.name());
-        Error::unsupported(what).hint("To open the volume and show its properties: claviger info").at(path)
+        Error::unsupported(what).hint("To open the volume and show its properties: `claviger info VOLUME`.").at(path)
     })?;
     let path = FileName::path(path);
     output::print(

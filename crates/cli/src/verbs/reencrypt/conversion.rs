@@ -9,7 +9,7 @@ use claviger_engine::formats::takes::{self, Purpose};
 use claviger_engine::formats::{
     self, Format, InPlaceConversion, InPlaceConverter, InPlaceStores, Reencrypter, ReencryptionRequest, Towards,
 };
-use claviger_engine::{Credential, Error, ErrorKind, Result, Spec, Store};
+use claviger_engine::{Credential, Error, ErrorKind, FORMATS, Result, Spec, Store};
 
 use super::{Args, DEFAULT_FORMAT, Reencrypted, ReencryptionTarget, enter_sandbox};
 use crate::opening::credentials::ReadCredentials;
@@ -92,9 +92,7 @@ impl Args {
             };
         }
         let format = named.map_or_else(|| formats::by_name(DEFAULT_FORMAT), Ok)?;
-        let converter = format.in_place_converter();
-        let converter = converter
-            .ok_or_else(|| Error::unsupported(format!("encrypting in place with the format {}", format.name())))?;
+        let converter = format.in_place_converter().ok_or_else(|| not_in_place(format))?;
         Ok(Convertible { format, converter, new: self.encrypt })
     }
 
@@ -282,6 +280,13 @@ impl Args {
             ..ReencryptionRequest::default()
         })
     }
+}
+
+fn not_in_place(format: &dyn Format) -> Error {
+    let able = FORMATS.iter().filter(|other| other.in_place_converter().is_some());
+    let able: Vec<_> = able.map(|other| format!("--format {}", other.name())).collect();
+    Error::unsupported(format!("encrypting in place with the format {}", format.name()))
+        .hint(format!("To encrypt in place, use {}.", able.join(" or ")))
 }
 
 fn no_header(format: &dyn Format, header: &dyn Store) -> Error {

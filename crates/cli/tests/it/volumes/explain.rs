@@ -122,8 +122,8 @@ fn what_opens_ends_with_the_command_that_mounts_it() {
     // So does the one that shows its properties.
     let info = text.lines().map(str::trim).find(|line| line.starts_with("claviger info ")).expect("a command");
     let password = format!("--password-file={}", folder.password);
-    for option in [format!("--keyfile={key}"), password, "--hash=SHA-512".to_owned(), "--format=TrueCrypt".to_owned()] {
-        assert!(last.contains(&option) && info.contains(&option), "{option}: {text}");
+    for option in [&*format!("--keyfile={key}"), &password, "--hash=SHA-512", "--format=TrueCrypt"] {
+        assert!(last.contains(option) && info.contains(option), "{option}: {text}");
     }
     // The same words open it.
     let opens = |mount: &str| {
@@ -155,7 +155,9 @@ fn what_opens_ends_with_the_command_that_mounts_it() {
     overwrite(&path, 0, &Random::new(3).bytes(512));
     let text = run([with(&key), vec![&*path]].concat()).succeeds().text();
     let commands: Vec<_> = text.lines().map(str::trim).filter(|line| line.starts_with("claviger ")).collect();
-    assert!(commands.len() > 2 && commands.iter().all(|line| line.contains(&format!("--keyfile={key}"))), "{text}");
+    for option in [format!("--keyfile={key}"), password, "--format=TrueCrypt".to_owned(), "--hash=SHA-512".to_owned()] {
+        assert!(commands.len() > 2 && commands.iter().all(|line| line.contains(&option)), "{option}: {text}");
+    }
 }
 
 #[test]
@@ -177,6 +179,37 @@ fn a_damaged_header_with_a_good_backup_is_told_with_the_way_back() {
         }
         assert!(fs::read(&path).expect("readable") == before, "{name} was changed");
     }
+}
+
+/// What a format does not support, another verb does: the error names it, with the volume.
+#[test]
+fn what_a_format_lacks_is_told_with_the_verb_that_does_it() {
+    let folder = Folder::new();
+    let path = volume(&folder, "a volume.tc", PASSWORD);
+    let with = [&HINTS[..], &["--password-file", &folder.password]].concat();
+    let fails = |verb: &[&str], with: &[&str], advised: &str| {
+        let wanted = format!("`claviger {advised} '{path}'");
+        run([verb, with, &[&*path]].concat()).fails(5, &["not supported", &wanted]);
+    };
+    fails(&["header", "repair", "--format", "TrueCrypt"], &[], "header restore --embedded");
+    fails(&["keyslot", "add", "--new-password-file", &folder.password], &with, "change");
+    fails(&["header", "convert", "--to", "LUKS2", "--no-backup", "--format", "TrueCrypt"], &[], "convert");
+    fails(&["header", "show", "--format", "TrueCrypt"], &[], "info");
+}
+
+/// The suggested `explain` takes the same volume with the same options.
+#[test]
+fn an_error_that_suggests_explain_repeats_the_options() {
+    let folder = Folder::new();
+    let path = volume(&folder, "v.tc", PASSWORD);
+    let wrong = folder.str("wrong");
+    fs::write(&wrong, "another password").expect("a file");
+    let given = ["--format=TrueCrypt", "--hash=SHA-512", &format!("--password-file={wrong}")].join(" ");
+    let error = run(["cat"].into_iter().chain(given.split(' ')).chain([&*path])).fails(2, &[]).err;
+    assert!(error.contains(&format!("claviger explain {given} {path}")), "{error}");
+    let header = format!("--header={wrong}");
+    let error = run(["info", &header, &path]).fails(3, &[]).err;
+    assert!(error.contains(&format!("claviger explain {header} {path}")), "{error}");
 }
 
 #[test]
@@ -215,7 +248,7 @@ fn volumes_without_a_header_are_mentioned_and_never_said_to_open_to_noise() {
     let noise = folder.str("noise");
     fs::write(&noise, Random::new(5).bytes(1 << 20)).expect("noise");
     let (code, text) = seen(Path::new(&noise));
-    assert!(code == 2 && text.contains("plain, cryptoloop, loop-AES") && text.contains("--format plain"), "{text}");
+    assert!(code == 2 && text.contains("plain, cryptoloop, loop-AES") && text.contains("--format=plain"), "{text}");
     assert!(run(["identify", &noise]).succeeds().text().contains("plain, cryptoloop, loop-AES: no header"));
     let options =
         ["--format", "plain", "--cipher", "aes-xts-plain64", "--hash", "sha256", "--key-size", "512", "--json"];

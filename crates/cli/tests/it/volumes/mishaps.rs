@@ -65,6 +65,12 @@ fn advised<'a>(json: &'a Value, with: &str) -> &'a str {
     commands.into_iter().find(|command| command.contains(with)).unwrap_or_else(|| panic!("no {with}: {json:#}"))
 }
 
+/// Runs a command that copies a volume, to another place.
+fn copies(command: &str, to: &str) {
+    let (copies, _) = command.rsplit_once("> ").expect("it writes a file");
+    shell(&format!("{copies} > '{to}'")).succeeds();
+}
+
 /// Runs a command as a shell does, with this program.
 fn shell(command: &str) -> Done {
     let script = format!("claviger() {{ setsid -w '{}' \"$@\"; }}\n{command}", env!("CARGO_BIN_EXE_claviger"));
@@ -88,10 +94,14 @@ fn a_disk_that_was_initialised_opens_by_its_backup_header() {
     let json = done.json();
     assert_eq!((done.code, json["opens"]["facts"]["header"].as_str()), (0, Some("backup")), "{json:#}");
     assert!(findings(&json).contains("overwritten by a GPT partition table"), "{json:#}");
-    assert!(advised(&json, "mount").contains("--backup-header --format VeraCrypt --pim 1"), "{json:#}");
+    let mount = advised(&json, "mount --read-only --backup-header");
+    let password_file = format!("--password-file={password}");
+    for option in ["--veracrypt", "--hash=SHA-512", "--cipher=AES", "--pim=1", &password_file] {
+        assert!(mount.contains(option), "{option}: {mount}");
+    }
     let before = run(["cat", "--backup-header", "--pim", "1", "--hash", "SHA-512", "--password-file", password, path]);
     let restore = advised(&json, "header restore --embedded");
-    shell(&format!("{restore} --yes --hash SHA-512 --password-file {password}")).succeeds();
+    shell(&format!("{restore} --yes")).succeeds();
     let after = run(["cat", "--pim", "1", "--hash", "SHA-512", "--password-file", password, path]).succeeds();
     assert!(!after.out.is_empty() && after.out == before.succeeds().out, "it opens as it did");
 }
@@ -120,7 +130,7 @@ fn what_is_written_over_a_volume_is_named_and_the_backup_header_opens() {
         assert!(findings(&json).contains("overwritten by") && findings(&json).contains(what), "{what}: {json:#}");
         assert!(fs::read(&path).expect("readable") == overwritten, "{what}: nothing is written");
         let restore = advised(&json, "header restore --embedded");
-        shell(&format!("{restore} --yes --hash SHA-512 --password-file {}", volume.password)).succeeds();
+        shell(&format!("{restore} --yes")).succeeds();
         let plain = volume.with(&["cat", &path]).succeeds().out;
         assert!(plain.len() == volume.plain.len() && (!harmless || plain == volume.plain), "{what}");
     }
@@ -140,7 +150,7 @@ fn a_volume_in_a_partition_that_was_formatted_opens_by_its_backup_header() {
     assert_eq!((code, json["opens"]["partition"].as_u64()), (0, Some(1)), "{json:#}");
     assert!(findings(&json).contains("overwritten by zeros"), "{json:#}");
     let restore = advised(&json, "header restore --embedded");
-    shell(&format!("{restore} --yes --hash SHA-512 --password-file {}", volume.password)).succeeds();
+    shell(&format!("{restore} --yes")).succeeds();
     let plain = volume.with(&["cat", "--partition", "1", &path]).succeeds().out;
     assert!(plain == volume.plain);
 }
@@ -167,8 +177,7 @@ fn a_file_that_lost_or_got_bytes_says_how_many_and_is_made_whole_by_the_command(
         let verified = volume.with(&["verify", &path]).fails(4, &[]).text();
         assert!(!verified.contains("header restore"), "{name}: {verified}");
         assert_eq!(verified.contains("To make a complete copy"), name != "more", "{name}: {verified}");
-        let command = advised(&json, "> COPY").replace("COPY", &volume.folder.str("copy"));
-        shell(&command).succeeds();
+        copies(advised(&json, ".complete"), &volume.folder.str("copy"));
         assert_eq!(fs::metadata(volume.folder.path("copy")).expect("it is there").len(), whole.len() as u64, "{name}");
         let copy = volume.folder.str("copy");
         volume.with(&["header", "restore", "--embedded", "--yes", &copy]).succeeds();
@@ -260,7 +269,7 @@ fn a_bitlocker_volume_is_found_where_its_partition_table_is_lost() {
         let json = done.json();
         assert!(done.code == 3 && findings(&json).contains(&format!("At byte {at} ")), "{json:#}");
         assert!(advised(&json, "losetup").contains(&format!("--offset {at} ")), "{json:#}");
-        shell(&advised(&json, "> COPY").replace("COPY", &copy)).succeeds();
+        copies(advised(&json, "> disk.complete"), &copy);
         let read = run(["cat", "--password-file", &password, &copy]).succeeds();
         assert!(read.out == made.plaintext, "{at}");
     }
@@ -384,15 +393,16 @@ fn every_command_that_is_advised_is_one_that_the_format_has() {
                     continue;
                 }
                 let command = command.replace("BACKUP", &backup);
-                let asks = ["header restore", "header repair", "info"].iter().any(|verb| command.contains(verb));
-                let hints = match &name {
-                    name if name.starts_with("VeraCrypt") => "--hash SHA-512 --pim 1",
-                    name if name.starts_with("TrueCrypt") && !command.contains("--truecrypt") => "--truecrypt",
-                    _ => "",
+                let lacks = |option: &str| !command.contains(option.split(' ').next().unwrap_or(option));
+                let password = format!("--password-file {wrong}");
+                let hints: &[&str] = match &name {
+                    name if name.starts_with("VeraCrypt") => &["--hash SHA-512", "--pim 1", &password],
+                    name if name.starts_with("TrueCrypt") => &["--truecrypt", &password],
+                    _ => &[&password],
                 };
-                let password =
-                    if asks { format!(" {hints} --password-file {wrong} </dev/null") } else { String::new() };
-                let carried = shell(&format!("{command}{password}"));
+                let asks = ["header restore", "header repair", "info"].iter().any(|verb| command.contains(verb));
+                let hints: Vec<_> = hints.iter().filter(|option| asks && lacks(option)).copied().collect();
+                let carried = shell(&format!("{command} {} </dev/null", hints.join(" ")));
                 assert!(!matches!(carried.code, 5 | 127), "{name}: {command}: {}{}", carried.text(), carried.err);
                 assert!(!carried.err.contains("unexpected argument"), "{name}: {command}: {}", carried.err);
                 commands += 1;

@@ -39,7 +39,7 @@ pub(super) fn restore(store: &dyn Store, from: RestoreFrom<'_>, with: &Unlock<'_
     let RestoreFrom::Backup(file) = from else {
         // This error names the format if it is another one, which may have backups too.
         Phdr::read(store)?;
-        return Err(Error::misuse("a LUKS1 volume has no embedded backup header").hint("Restore it from a file."));
+        return Err(Error::misuse("a LUKS1 volume has no embedded backup header").advise(Advice::RestoreHeader));
     };
     let backup = Phdr::read(file)?;
     backup.sound()?;

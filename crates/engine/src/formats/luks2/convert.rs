@@ -11,7 +11,7 @@ use super::binary::{Binary, SIZES};
 use super::change::Change;
 use super::metadata::{Af, Area, Base64, Config, Decimal, Digest, Id, Kdf, Keyslot, Metadata, MetadataSegment, Size};
 use super::{NAME, binary, slots, validate, write};
-use crate::advice::Warning;
+use crate::advice::{Advice, Warning};
 use crate::edit::{Edit, Step};
 use crate::error::{Error, Result};
 use crate::formats::luks1::header::{self as luks1, New, Phdr, SECTOR, SLOTS, STRIPES, Slot};
@@ -31,7 +31,7 @@ const ALIGNMENT: u64 = 4096;
 /// keyslots. The first sector comes last.
 pub(in crate::formats) fn to_luks2(store: &dyn Store, to: &str, detached: bool) -> Result<Prepared> {
     if !same_name(to, NAME) {
-        return Err(Error::unsupported(format!("converting LUKS1 to {to}")));
+        return Err(Error::unsupported(format!("converting LUKS1 to {to}")).advise(Advice::CopyVolume));
     }
     let old = Phdr::find(store)?;
     old.sound()?;
@@ -82,7 +82,7 @@ pub(in crate::formats) fn to_luks2(store: &dyn Store, to: &str, detached: bool) 
 /// sector the volume becomes a LUKS1 volume. The remains of LUKS2 are wiped at the end.
 pub(super) fn to_luks1(store: &dyn Store, to: &str, detached: bool) -> Result<Prepared> {
     if !same_name(to, "LUKS1") {
-        return Err(Error::unsupported(format!("converting LUKS2 to {to}")));
+        return Err(Error::unsupported(format!("converting LUKS2 to {to}")).advise(Advice::CopyVolume));
     }
     let change = Change::of(store)?;
     let metadata = &change.header.metadata;

@@ -8,6 +8,7 @@ use super::change::{Change, text};
 use super::metadata::Size;
 use super::read::{ReadHeader, read};
 use super::{LUKS2, NAME, backup, convert, keyslots, tokens};
+use crate::advice::Advice;
 use crate::credential::Unlock;
 use crate::error::{Error, Result};
 use crate::formats::editor::none_lost;
@@ -133,11 +134,12 @@ fn resize(store: &dyn Store, data: Option<&dyn Store>, size: u64) -> Result<Resi
     let areas = change.metadata.config.keyslots_size.0;
     let header_end = change.binary.hdr_size.saturating_mul(2).saturating_add(areas);
     let (1, Some(segment)) = (change.metadata.segments.len(), change.metadata.segments.values_mut().next()) else {
-        return Err(Error::unsupported("resizing a volume with several segments"));
+        return Err(Error::unsupported("resizing a volume with several segments").advise(Advice::CopyVolume));
     };
     if segment.integrity.is_some() {
         return Err(Error::unsupported("resizing a volume with integrity protection")
-            .hint("Its tags are interleaved with its data. Copy the data to a new volume."));
+            .hint("Its tags are interleaved with its data.")
+            .advise(Advice::CopyVolume));
     }
     if data.is_none() && (segment.offset.0 < header_end || store_len <= segment.offset.0) {
         // The detached header's file would be resized to the data's size, and lose keyslots.

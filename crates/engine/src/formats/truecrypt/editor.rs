@@ -8,9 +8,10 @@ use super::opened::{OpenedVolumeHeader, restore_first};
 use super::seal::Seal;
 use super::trials::OpenedHeader;
 use super::{Family, backup, by_name, check_pim, create, keyfiles, resize, system, verify};
+use crate::advice::Advice;
 use crate::credential::Unlock;
 use crate::error::{Error, Result};
-use crate::formats::editor::fixed_size;
+use crate::formats::editor::{fixed_size, none_lost};
 use crate::formats::takes::check_new;
 use crate::formats::{HeaderBackup, HeaderEditor, NewCredential, Prepared, Resizing, RestoreFrom, Verified, wiped};
 use crate::store::Store;
@@ -30,6 +31,15 @@ impl HeaderEditor for Family {
 
     fn verify(&self, store: &dyn Store, with: &Unlock<'_>) -> Result<Verified> {
         wiped(self.name, verify::verify(self, store, with))
+    }
+
+    fn repair(&self, _store: &dyn Store, _with: Option<&Unlock<'_>>, lost: &[u32]) -> Result<Prepared> {
+        none_lost(lost)?;
+        let error = Error::unsupported("repairing headers that are encrypted as a whole");
+        wiped(
+            self.name,
+            Err(error.hint("There may be a backup at the end of the volume.").advise(Advice::RestoreEmbedded)),
+        )
     }
 
     fn resize(

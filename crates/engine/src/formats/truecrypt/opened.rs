@@ -8,7 +8,7 @@ use super::seal::Seal;
 use super::shifted::Shift;
 use super::trials::OpenedHeader;
 use super::{DataArea, Family, HEADER_GROUP, HeaderCopies, HeaderCopy, UNIT, header, system};
-use crate::advice::Warning;
+use crate::advice::{Advice, Warning};
 use crate::credential::{HeaderChoice, Unlock};
 use crate::edit::{Edit, Step};
 use crate::error::{Error, ErrorKind, Result};
@@ -194,7 +194,7 @@ pub(super) fn restore_first(position: &Position) -> Error {
          changed",
         position.name
     ))
-    .hint("Restore it from the embedded backup first, then change the password.")
+    .advise(Advice::RestoreEmbedded)
 }
 
 /// A header at a position in a store or in its backup.

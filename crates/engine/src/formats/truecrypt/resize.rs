@@ -77,7 +77,7 @@ fn refuse(family: &Family, store: &dyn Store, opened: &OpenedVolumeHeader, with:
             .hint("Nothing was changed. A hidden volume lies between the outer volume's files and its end."));
     }
     if opened.position.backup {
-        return Err(restore_first(opened.position).hint("Restore it from the embedded backup first."));
+        return Err(restore_first(opened.position));
     }
     // Sizes in headers are valid since version 4 (7.1a, Volumes.c, `ReadVolumeHeader`).
     if opened.found.fields.has_backups && opened.found.fields.version < 4 {

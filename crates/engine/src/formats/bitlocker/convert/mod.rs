@@ -230,9 +230,7 @@ impl Converting {
         if method.mode.ends_with("Elephant") && places.sector > SMALLEST_SECTOR {
             let what =
                 format!("converting {}-byte sectors with the diffuser: a power cut could tear one", places.sector);
-            return Err(
-                Error::unsupported(what).hint("Nothing was changed. Copy its contents to a new volume instead.")
-            );
+            return Err(Error::unsupported(what).hint("Nothing was changed.").advise(Advice::CopyVolume));
         }
         let cipher = method.cipher(&opened.fvek, header.boot.sector_size, with.acceleration)?;
         if !decrypted && metadata.state_offset == 0 {

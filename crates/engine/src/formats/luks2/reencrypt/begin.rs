@@ -245,14 +245,16 @@ fn the_volume(
 ) -> Result<(MetadataSegment, OpenedKey)> {
     change::nothing_required(&header.metadata)?;
     let [(0, segment)] = header.metadata.segments.iter().map(|(n, s)| (*n, s)).collect::<Vec<_>>()[..] else {
-        return Err(Error::unsupported("reencryption of a volume with several segments"));
+        return Err(Error::unsupported("reencryption of a volume with several segments").advise(Advice::CopyVolume));
     };
     if segment.integrity.is_some() {
         return Err(Error::unsupported("reencryption of a volume with integrity protection")
-            .hint("Its tags are interleaved with its data. Copy the data to a new volume."));
+            .hint("Its tags are interleaved with its data.")
+            .advise(Advice::CopyVolume));
     }
     if segment.kind != "crypt" || segment.size != Size::Dynamic || segment.iv_tweak != Some(Decimal(0)) {
-        return Err(Error::unsupported("reencryption of a volume that is not one encrypted segment of dynamic size"));
+        return Err(Error::unsupported("reencryption of a volume that is not one encrypted segment of dynamic size")
+            .advise(Advice::CopyVolume));
     }
     if !stores.detached && segment.offset.0 < validate::header_end(&header.metadata, header.binary.hdr_size) {
         return Err(data_elsewhere());
