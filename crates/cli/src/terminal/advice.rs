@@ -2,6 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 use claviger_engine::{Advice, Error, Warning};
 
@@ -45,6 +46,12 @@ pub fn with_volume(text: &str) -> String {
         Some(named) => filled_in(text, &named.volume),
         None => text.to_owned(),
     }
+}
+
+/// The text with the volume at `path` in the place of `VOLUME` in this program's commands.
+pub fn about(text: &str, path: &Path) -> String {
+    let named = NamedVolume::of(&["--".into(), path.into()]);
+    named.map_or_else(|| text.to_owned(), |named| filled_in(text, &named.volume))
 }
 
 fn filled_in(text: &str, volume: &str) -> String {
