@@ -212,10 +212,10 @@ impl NewFileSystem<'_> {
                 && other.needs(keeps).all(|(name, _)| find_program(name).is_some())
         };
         let others = FileSystem::value_variants().iter().filter(|other| works(other));
-        let others: Vec<_> = others.map(|other| format!("--filesystem {}", other.kind().name.to_lowercase())).collect();
+        let others: Vec<_> = others.map(|other| other.name().to_lowercase()).collect();
         match &others[..] {
             [] => "Or omit --filesystem.".to_owned(),
-            others => format!("These work without it: {}.", others.join(", ")),
+            others => format!("Or choose another: --filesystem {}.", others.join("|")),
         }
     }
 
