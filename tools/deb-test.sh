@@ -8,7 +8,15 @@ lintian --fail-on error "$(dirname "$2")"/*.deb
 work=$(mktemp -d)
 # The root's mounts end with their namespace.
 trap 'rm -rf --one-file-system "$work"' EXIT
-debootstrap --variant=minbase --include=fuse3,exfatprogs,fuse2fs,ntfs-3g stable "$work/root" "${MIRROR:-http://deb.debian.org/debian}" >"$work/log" || {
+# Links of the guide lead to files in the package.
+dpkg-deb -x "$2" "$work/files"
+find "$work/files/usr/share/doc/claviger" -name '*.md' | while read -r page; do
+    grep -o ']([^)#]*' "$page" | cut -c 3- | grep -v -e '^http' -e '^$' | while read -r link; do
+        [ -e "$(dirname "$page")/$link" ] || echo "$page: $link leads nowhere"
+    done
+done >"$work/dead"
+if grep . "$work/dead"; then exit 1; fi
+debootstrap --variant=minbase --include=fuse3,dosfstools,exfatprogs,fuse2fs,ntfs-3g stable "$work/root" "${MIRROR:-http://deb.debian.org/debian}" >"$work/log" || {
     cat "$work/log"
     exit 1
 }

@@ -47,9 +47,27 @@ pack() {
         "$(date -u -R -d "@$SOURCE_DATE_EPOCH")" | gzip -9 -n >"$doc/changelog.gz"
     find "$root/usr/share/man" -name '*.1' -exec gzip -9 -n {} + 2>/dev/null || true
     control "$1" "$2" "$3" >"$root/DEBIAN/control"
-    (cd "$root" && find usr lib -type f -exec md5sum {} + 2>/dev/null | LC_ALL=C sort -k 2) >"$root/DEBIAN/md5sums"
+    (cd "$root" && find usr -type f -exec md5sum {} + | LC_ALL=C sort -k 2) >"$root/DEBIAN/md5sums"
     find "$root" -newermt "@$SOURCE_DATE_EPOCH" -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +
     dpkg-deb --root-owner-group -Zxz --build "$root" "$out/${1}_${version}_$architecture.deb"
+}
+
+# The pages for users of the program, in the folders of this checkout. Links to other pages become their names in the sources; the
+# list of pages loses their lines.
+guide() {
+    mkdir -p "$1/guide/pictures"
+    for page in facilities glossary performance reliability security; do
+        cp "docs/$page.md" "$1/"
+    done
+    cp docs/guide/*.md docs/guide/*.sh "$1/guide/"
+    cp docs/guide/pictures/report.svg "$1/guide/pictures/"
+    grep -v README.md docs/SUMMARY.md >"$1/README.md"
+    for page in dependencies design releasing scale studies guide/c guide/embedding guide/python guide/window; do
+        rm -f "$1/$page.md"
+        sed -i "\|]($page\.md)|d" "$1/README.md"
+        sed -i -E "s|\[([^]]*)\]\((\.\./)?${page#guide/}\.md(#[^)]*)?\)|\1 (docs/$page.md in the sources)|g" "$1"/*.md "$1"/guide/*.md
+    done
+    chmod -R u=rwX,go=rX "$1"
 }
 
 mkdir "$work/claviger"
@@ -62,15 +80,11 @@ for helper in mount.claviger mount.fuse.claviger; do
     ln -sf ../bin/claviger "$work/claviger/usr/sbin/$helper"
     ln -s ../man1/claviger-mount.1.gz "$work/claviger/usr/share/man/man8/$helper.8.gz"
 done
-install -D -m 644 dist/systemd/claviger-lock@.service "$work/claviger/lib/systemd/system/claviger-lock@.service"
+install -D -m 644 dist/systemd/claviger-lock@.service "$work/claviger/usr/lib/systemd/system/claviger-lock@.service"
 tools/dependencies.py notices "$work/notices"
 install -D -m 644 "$work/notices" "$work/claviger/usr/share/doc/claviger/NOTICES"
 gzip -9 -n "$work/claviger/usr/share/doc/claviger/NOTICES"
-# The guide, with the pages that it links to, in the folders of this checkout.
-mkdir "$work/claviger/usr/share/doc/claviger/guide"
-cp -r docs/*.md "$work/claviger/usr/share/doc/claviger/"
-cp -r docs/guide/. "$work/claviger/usr/share/doc/claviger/guide/"
-chmod -R u=rwX,go=rX "$work/claviger/usr/share/doc/claviger"
+guide "$work/claviger/usr/share/doc/claviger"
 
 if [ -x "$work/claviger/usr/bin/claviger-window" ]; then
     for part in bin/claviger-window share/applications share/metainfo share/mime share/icons; do

@@ -192,6 +192,25 @@ mod tests {
     }
 
     #[test]
+    fn keyslots_offer_no_options_of_formats_without_them() {
+        use claviger_engine::formats::takes::{Parameter, Purpose};
+        for takes in claviger_engine::FORMATS.iter().map(|format| format.takes()) {
+            let opening = takes.to(Purpose::Opening);
+            assert!(!(opening.contains(&Parameter::Keyslot) && opening.contains(&Parameter::Pim)));
+        }
+        let command = Cli::command();
+        let keyslot = command.find_subcommand("keyslot").expect("a verb");
+        let offered = |name: &str| {
+            let shown = |arg: &clap::Arg| arg.get_long() == Some(name) && !arg.is_hide_set();
+            keyslot.get_subcommands().filter(|part| part.get_arguments().any(shown)).count()
+        };
+        assert!(offered("password-file") > 5);
+        for foreign in ["truecrypt", "veracrypt", "pim", "new-pim", "data-offset", "passthrough", "windows-profile"] {
+            assert_eq!(offered(foreign), 0, "{foreign}");
+        }
+    }
+
+    #[test]
     fn to_answer_a_question_that_is_not_asked_is_harmless() {
         for line in ["lab run --yes", "lab check --yes", "create --yes v", "attach --yes n", "convert --yes v w"] {
             let words = ["claviger"].into_iter().chain(line.split(' '));

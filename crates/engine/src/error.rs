@@ -119,6 +119,13 @@ impl Error {
         Self::new(ErrorKind::Unsupported { what: what.into() })
     }
 
+    /// An error for a missing program: what needs it, its name and Debian package, and what works without it.
+    pub fn not_installed(purpose: &str, (program, package): (&str, &str), otherwise: &str) -> Self {
+        let what = format!("{purpose} needs the program {program}, which is not installed");
+        let hint = format!("To install it: `apt install {package}` (Debian package). {otherwise}");
+        Self::new(ErrorKind::Io(io::Error::other(what))).hint(hint.trim_end())
+    }
+
     /// Adds the path, unless there is one already.
     pub fn at(mut self, path: &Path) -> Self {
         self.path.get_or_insert_with(|| path.to_owned());

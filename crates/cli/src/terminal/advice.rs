@@ -55,6 +55,12 @@ pub fn with_volume(text: &str) -> String {
     }
 }
 
+/// The text with the volume at `path` in the place of `VOLUME` in this program's commands.
+pub fn about(text: &str, path: &Path) -> String {
+    let named = NamedVolume::of(&["--".into(), path.into()]);
+    named.map_or_else(|| text.to_owned(), |named| filled_in(text, &named.volume))
+}
+
 fn filled_in(text: &str, volume: &str) -> String {
     let parts = text.split('`').enumerate().map(|(i, part)| match i % 2 == 1 && part.starts_with("claviger ") {
         true => part.split(' ').map(|word| if word == VOLUME { volume } else { word }).collect::<Vec<_>>().join(" "),

@@ -26,7 +26,7 @@ pub static CODES: &[Code] = &[
     code(3, "not-this-format", "not a volume of the requested format, or of any known one"),
     code(4, "damaged", "recognised, but damaged or truncated"),
     code(5, "unsupported", "recognised, but not supported"),
-    code(6, "io", "a file or device could not be read or written"),
+    code(6, "io", "a file or device could not be read or written, or a program is not installed"),
     code(7, "too-little-memory", "the key derivation needs more memory than is free"),
     code(8, "cancelled", "cancelled (Ctrl-C, SIGTERM)"),
     code(9, "in-use", "another process has the volume open"),

@@ -75,7 +75,11 @@ fn by_systemd(question: &str) -> Result<Secret> {
     let mut command = Command::new(PROGRAM);
     command.args(["--no-tty", "--timeout=0", "--id=claviger", "--icon=drive-harddisk", "--", &question]);
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
-    let mut child = child.map_err(|e| Error::from(e).at(PROGRAM.as_ref()).hint("Ask with --ask terminal."))?;
+    const OTHERWISE: &str = "Ask with --ask terminal.";
+    let mut child = child.map_err(|e| match e.kind() {
+        io::ErrorKind::NotFound => Error::not_installed("--ask systemd", (PROGRAM, "systemd"), OTHERWISE),
+        _ => Error::from(e).at(PROGRAM.as_ref()).hint(OTHERWISE),
+    })?;
     let stdout = child.stdout.take().expect("it is piped");
     let read = |room: &mut [u8]| {
         wait(&stdout)?;

@@ -11,6 +11,7 @@ use claviger_engine::{FORMATS, FileFormat, Verdict, formats};
 use serde::Serialize;
 
 use crate::opening::{images, remote};
+use crate::terminal::advice;
 use crate::terminal::exit::{self, Failure, Silent};
 use crate::terminal::file_name::FileName;
 use crate::terminal::left_out::gravest;
@@ -70,9 +71,9 @@ struct Identified {
     /// The error in the partition table.
     #[serde(skip_serializing_if = "Option::is_none")]
     partition_table: Option<String>,
-    /// Sentences and commands that lead to the disk inside.
+    /// What to do next, in sentences with commands.
     #[serde(skip)]
-    steps: Vec<(String, Option<String>)>,
+    steps: Vec<String>,
 }
 
 /// A format's verdict and its reasons.
@@ -146,10 +147,16 @@ fn identify(path: &Path) -> claviger_engine::Result<Identified> {
         diagnosis::look(&store).map_err(|e| e.at(path))?;
     let begins_random = content.is_some_and(|content| content.begins == Look::Random);
     let identified = Identified { size: Some(size), begins_random, ..Identified::of(path, formats) };
-    let steps =
-        mark.filter(|_| identified.format.is_none()).map(|mark| images::steps(&mark, &identified.path, "explain"));
     let partitions = (!partitions.is_empty()).then_some(partitions);
-    Ok(Identified { partitions, steps: steps.unwrap_or_default(), partition_table: partition_trouble, ..identified })
+    let identified = Identified { partitions, partition_table: partition_trouble, ..identified };
+    let mark = mark.filter(|_| identified.format.is_none());
+    let to_contents = mark.iter().flat_map(|mark| images::steps(mark, &identified.path, "explain")).map(in_one_line);
+    let steps = to_contents.chain(identified.trials(path)).collect();
+    Ok(Identified { steps, ..identified })
+}
+
+fn in_one_line((what, command): (String, Option<String>)) -> String {
+    command.map_or(what.clone(), |command| format!("{what} {command}"))
 }
 
 impl Identified {
@@ -171,6 +178,27 @@ impl Identified {
             partition_table: None,
             steps: Vec::new(),
         }
+    }
+
+    /// How to find out whether the file is a volume: by trying its password.
+    fn trials(&self, path: &Path) -> Vec<String> {
+        let candidates = self.partitions.iter().flatten().filter(|candidate| !candidate.formats.is_empty());
+        let numbers: Vec<_> = candidates.map(|candidate| candidate.partition.number.to_string()).collect();
+        let partition = match &numbers[..] {
+            [] => String::new(),
+            [number] => format!("--partition={number} "),
+            _ => "--partition=N ".to_owned(),
+        };
+        let mut steps = Vec::new();
+        if self.verdict == "possible" || !partition.is_empty() {
+            steps.push(format!("To try a password: `claviger explain {partition}VOLUME`"));
+        }
+        if self.could_be_headerless() {
+            let names: Vec<_> = FORMATS.iter().filter(|f| f.headerless()).map(|f| f.name()).collect();
+            let names = names.join(", ");
+            steps.push(format!("{names}: no header; only `claviger explain --format NAME VOLUME` can tell"));
+        }
+        steps.iter().map(|step| advice::about(step, path)).collect()
     }
 }
 
@@ -196,17 +224,11 @@ impl Report for Vec<Examined> {
                 (_, None) => writeln!(out, "{path}: not a volume of any known format")?,
             }
             let headerless = |o: &&Reasoned| FORMATS.iter().any(|f| f.name() == o.format && f.headerless());
-            let (without_header, others): (Vec<_>, Vec<_>) = file.formats.iter().partition(headerless);
             // That a local folder is not on an NTFS is obvious.
-            let news = |o: &&Reasoned| !(o.format == EFS.name() && o.verdict == "no");
-            let shown = others.into_iter().filter(news);
+            let obvious = |o: &&Reasoned| o.format == EFS.name() && o.verdict == "no";
+            let shown = file.formats.iter().filter(|o| !headerless(o) && !obvious(o));
             for reason in formats::by_reason(shown.flat_map(|o| o.why.iter().map(|why| (o.format, &**why)))) {
                 writeln!(out, "  {reason}")?;
-            }
-            if file.could_be_headerless() {
-                let names: Vec<_> = without_header.iter().map(|o| o.format).collect();
-                let names = names.join(", ");
-                writeln!(out, "  {names}: no header; only `claviger explain --format NAME` can tell")?;
             }
             for candidate in file.partitions.iter().flatten() {
                 writeln!(out, "  {}", line_of(candidate))?;
@@ -214,8 +236,8 @@ impl Report for Vec<Examined> {
             if let Some(why) = &file.partition_table {
                 writeln!(out, "  partition table: {why}")?;
             }
-            for (what, command) in &file.steps {
-                writeln!(out, "  {what} {}", command.as_deref().unwrap_or_default())?;
+            for step in &file.steps {
+                writeln!(out, "  {step}")?;
             }
         }
         Ok(())

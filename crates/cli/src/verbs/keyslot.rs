@@ -36,9 +36,20 @@ use crate::verbs::change;
 /// A keyslot holds the volume key, encrypted with a passphrase or key file. LUKS1 has 8 keyslots, LUKS2 up to 32.
 /// BitLocker calls them protectors: passwords, recovery passwords, startup keys (.BEK files), TPMs and smart cards.
 #[derive(clap::Args)]
+#[command(mut_subcommands(|part| part.mut_args(only_for_keyslots)))]
 pub struct Args {
     #[command(subcommand)]
     what: What,
+}
+
+/// Hides the options that no format with keyslots takes. Who gives one learns which formats take it.
+fn only_for_keyslots(arg: clap::Arg) -> clap::Arg {
+    const GROUPS: [&str; 2] = ["Formats without a header", "Encrypted folders"];
+    const OPTIONS: [&str; 7] =
+        ["truecrypt", "veracrypt", "pim", "new-pim", "certificate", "windows-profile", "windows-hash-file"];
+    let foreign = arg.get_help_heading().is_some_and(|group| GROUPS.contains(&group))
+        || arg.get_long().is_some_and(|name| OPTIONS.contains(&name));
+    if foreign { arg.hide(true) } else { arg }
 }
 
 #[derive(clap::Subcommand)]

@@ -42,7 +42,10 @@ struct One {
 }
 
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    let volumes = Runtime::of_this_user()?.sessions()?.into_iter().map(One::new).collect();
+    let volumes: Vec<_> = Runtime::of_this_user()?.sessions()?.into_iter().map(One::new).collect();
+    if volumes.is_empty() && !args.json {
+        output::note("you have no volumes mounted or served");
+    }
     output::print(&List { volumes }, args.json)
 }
 

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use clap_mangen::Man;
-use clap_mangen::roff::{Roff, bold, roman};
+use clap_mangen::roff::{Inline, Roff, bold, italic, roman};
 
 use crate::terminal::exit;
 
@@ -85,7 +85,10 @@ fn render(command: &clap::Command, name: &str, out: &mut Vec<u8>) -> io::Result<
         .manual("Claviger Manual");
     man.render_title(out)?;
     man.render_name_section(out)?;
-    man.render_synopsis_section(out)?;
+    heading(out, "SYNOPSIS")?;
+    let mut roff = Roff::new();
+    roff.text(synopsis(&command.clone().render_usage().to_string()));
+    roff.to_writer(out)?;
     man.render_description_section(out)?;
     man.render_options_section(out)?;
     if command.get_subcommands().any(|c| !c.is_hide_set()) {
@@ -157,6 +160,33 @@ fn render(command: &clap::Command, name: &str, out: &mut Vec<u8>) -> io::Result<
     let mut roff = Roff::new();
     roff.text([bold("claviger(1)"), roman(", "), bold("nbdcopy(1)"), roman(", "), bold("nbd-client(8)")]);
     roff.to_writer(out)
+}
+
+/// The usage as man pages write it: names in bold, values in italics, and braces around options of which one is required.
+fn synopsis(usage: &str) -> Vec<Inline> {
+    let in_name = |c: &char| c.is_alphanumeric() || *c == '-';
+    let usage: Vec<char> = usage.trim_start_matches("Usage: ").replace("<-", "{-").chars().collect();
+    let mut text = Vec::new();
+    let mut ends = Vec::new();
+    for run in usage.chunk_by(|a, b| in_name(a) && in_name(b)) {
+        match run {
+            ['<'] => ends.push(""),
+            ['>'] => text.extend(ends.pop().map(roman)),
+            ['{'] => {
+                ends.push("}");
+                text.push(roman("{"));
+            }
+            run => {
+                let style = match (run.iter().any(in_name), run.iter().any(|c| c.is_lowercase())) {
+                    (true, true) => bold,
+                    (true, false) => italic,
+                    _ => roman,
+                };
+                text.push(style(run.iter().collect::<String>()));
+            }
+        }
+    }
+    text
 }
 
 fn heading(out: &mut Vec<u8>, title: &str) -> io::Result<()> {

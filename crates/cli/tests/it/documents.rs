@@ -57,6 +57,14 @@ fn every_verb_has_a_man_page() {
         assert_eq!(warnings, "", "{name}");
         assert!(text.contains("another process has the volume open"), "{text}");
     }
+    for (verb, usage) in [
+        ("resize", r"[\fIOPTIONS\fR] \fB\-\-size\fR \fISIZE\fR \fIVOLUME\fR"),
+        ("header-convert", r"{\fB\-\-backup\fR \fIFILE\fR|\fB\-\-no\-backup\fR} \fIVOLUME\fR"),
+        ("cp", r"[\fIOPTIONS\fR] \fIVOLUME\fR \fIPATH\fR..."),
+    ] {
+        let page = fs::read_to_string(folder.path(&format!("man/claviger-{verb}.1"))).expect("a page");
+        assert!(page.lines().any(|line| line.starts_with(r"\fBclaviger\fR") && line.ends_with(usage)), "{page}");
+    }
     let page = fs::read_to_string(folder.path("man/claviger-serve.1")).expect("a page");
     assert!(page.contains(".SH EXAMPLES") && page.contains("\\-\\-socket"), "{page}");
 }

@@ -75,17 +75,11 @@ pub fn available() -> Result<()> {
 /// # Errors
 /// `Io` if it is not installed, and for root: what root may not do, the program may not do either.
 fn helper() -> Result<PathBuf> {
-    let failed = |what: &str, to_try: &str| -> Result<PathBuf> {
-        Err(Error::new(ErrorKind::Io(io::Error::other(what))).hint(format!("{to_try} {WITHOUT}")))
-    };
-    match fusermount() {
-        _ if rustix::process::geteuid().is_root() => failed("root may not mount here (CAP_SYS_ADMIN)", CONTAINERS),
-        Some(program) => Ok(program),
-        None => failed(
-            "FUSE mounts by users need the program fusermount3, which is not installed",
-            "To install it: apt install fuse3 (Debian package).",
-        ),
+    if rustix::process::geteuid().is_root() {
+        let why = io::Error::other("root may not mount here (CAP_SYS_ADMIN)");
+        return Err(Error::from(why).hint(format!("{CONTAINERS} {WITHOUT}")));
     }
+    fusermount().ok_or_else(|| Error::not_installed("a FUSE mount by a user", ("fusermount3", "fuse3"), WITHOUT))
 }
 
 /// Mounts. The kernel's first request is waiting on the returned descriptor, which never blocks.

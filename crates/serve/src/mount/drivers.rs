@@ -135,7 +135,7 @@ impl Mounter {
 /// How `who` mounts `kind`, read-only or not.
 ///
 /// # Errors
-/// `Unsupported`, with what to install.
+/// `Unsupported`; `Io` with what to install.
 pub fn way(kind: Kind, who: Mounter, read_only: bool) -> Result<MountMethod> {
     let Some(driver) = DRIVERS.iter().find(|d| d.kinds.contains(&kind)) else {
         let name = kind.mount_type();
@@ -153,40 +153,24 @@ pub fn way(kind: Kind, who: Mounter, read_only: bool) -> Result<MountMethod> {
     if driver.own == Own::Writes {
         return Ok(MountMethod::Own(kind));
     }
-    let obstacle = match &driver.program {
-        Some(program) => match program.obstacle(who.is_root()) {
-            None => {
-                let path = find(program.name).unwrap_or_else(|| program.name.into());
-                return Ok(MountMethod::Program { path, program, kind });
-            }
-            obstacle => obstacle,
-        },
-        None => None,
-    };
-    if driver.own == Own::Reads && read_only {
-        return Ok(MountMethod::Own(kind));
-    }
     let reads = if driver.own == Own::Reads { "--read-only works without it. " } else { "" };
-    let obstacle = obstacle.map(|obstacle| format!("{obstacle} {reads}")).unwrap_or_default();
-    Err(unsupported(kind, who).hint(format!("{obstacle}{}", who.without())))
+    let by_program = match &driver.program {
+        Some(program) => program.mounts(kind, who, &format!("{reads}{}", who.without())),
+        None => Err(unsupported(kind, who).hint(who.without())),
+    };
+    match by_program {
+        Err(_) if driver.own == Own::Reads && read_only => Ok(MountMethod::Own(kind)),
+        by_program => by_program,
+    }
 }
 
 /// How a FUSE program mounts `kind`, even where the kernel could.
 ///
 /// # Errors
-/// `Unsupported`, with what to install.
+/// `Unsupported`; `Io` with what to install.
 pub fn way_by_program(kind: Kind, who: Mounter) -> Result<MountMethod> {
     let program = DRIVERS.iter().find(|d| d.kinds.contains(&kind)).and_then(|driver| driver.program.as_ref());
-    let program = program.ok_or_else(|| unsupported(kind, who))?;
-    match program.obstacle(who.is_root()) {
-        None => {
-            let path = find(program.name).unwrap_or_else(|| program.name.into());
-            Ok(MountMethod::Program { path, program, kind })
-        }
-        Some(obstacle) => {
-            Err(Error::unsupported(format!("mounting {} without {}", kind.described(), program.name)).hint(obstacle))
-        }
-    }
+    program.ok_or_else(|| unsupported(kind, who))?.mounts(kind, who, "")
 }
 
 /// How to mount the file system that the user calls `name`: a kind of ours by either of its names, otherwise whatever
@@ -215,7 +199,8 @@ impl Mounter {
             Self::Root => {
                 "Show the plaintext as one file with --filesystem none, or mount it where there are loop devices."
             }
-            _ => "Mount it as root, or show the plaintext as one file with --filesystem none.",
+            Self::User => "Mount it as root, or show the plaintext as one file with --filesystem none.",
+            Self::Kernel => "Show the plaintext as one file with --filesystem none.",
         }
     }
 }
@@ -223,8 +208,8 @@ impl Mounter {
 fn unsupported(kind: Kind, who: Mounter) -> Error {
     let why = match who {
         Mounter::Kernel => "this kernel has no support for it",
-        Mounter::Root => "a driver program or loop devices are needed",
-        Mounter::User => "a driver program or root is needed",
+        Mounter::Root => "loop devices are needed",
+        Mounter::User => "root is needed",
     };
     Error::unsupported(format!("{} cannot be mounted: {why}", kind.described()))
 }
@@ -236,23 +221,24 @@ fn sharing_allowed() -> bool {
 }
 
 impl Program {
-    /// Why the program cannot be used, as a sentence.
-    fn obstacle(&self, root: bool) -> Option<String> {
+    /// That the program mounts `kind`. `otherwise` is what else the user can do.
+    ///
+    /// # Errors
+    /// `Io` if it is not installed; `Unsupported` if the kernel would deny it the user's files.
+    fn mounts(&'static self, kind: Kind, who: Mounter, otherwise: &str) -> Result<MountMethod> {
         let Self { name, package, setuid, arguments: _ } = self;
-        if find(name).is_none() {
-            return Some(format!("{name} is not installed: apt install {package} (Debian package)."));
-        }
-        if *setuid && !root && !sharing_allowed() {
+        let purpose = format!("mounting {}", kind.described());
+        let missing = || Error::not_installed(&purpose, (name, package), otherwise);
+        let path = find(name).ok_or_else(missing)?;
+        if *setuid && !who.is_root() && !sharing_allowed() {
             let why = format!("{name} is setuid root, so the kernel denies it access to a user's FUSE files");
-            return Some(format!(
-                "{why}. To allow it, the administrator can add the line user_allow_other to /etc/fuse.conf."
-            ));
+            let allow = "To allow it, the administrator can add the line user_allow_other to /etc/fuse.conf.";
+            let hint = format!("{allow} {otherwise}");
+            return Err(Error::unsupported(format!("{purpose}: {why}")).hint(hint.trim_end()));
         }
-        None
+        Ok(MountMethod::Program { path, program: self, kind })
     }
-}
 
-impl Program {
     /// The program, ready to start.
     pub fn command(&self, path: &Path, call: &Call<'_>) -> Command {
         // If this process is killed, the program gets a signal to end: it could only fail from then on.
@@ -345,11 +331,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_said() {
-        let program = |name| Program { name, package: "the-package", setuid: false, arguments: fuse2fs };
-        let missing = program("no-such-program").obstacle(true).expect("an obstacle");
-        assert!(missing.contains("apt install the-package"), "{missing}");
-        assert_eq!(program("sh").obstacle(false), None);
+    fn a_missing_program_is_named_with_its_package() {
+        static MISSING: Program = Program { name: "no-such", package: "package", setuid: false, arguments: fuse2fs };
+        static THERE: Program = Program { name: "sh", ..MISSING };
+        let error = MISSING.mounts(Kind::Ext4, Mounter::User, "Or not.").err().expect("it is missing");
+        assert_eq!(error.kind.code(), 6);
+        assert!(error.to_string().ends_with("`apt install package` (Debian package). Or not."), "{error}");
+        assert!(THERE.mounts(Kind::Ext4, Mounter::User, "").is_ok());
     }
 
     #[test]

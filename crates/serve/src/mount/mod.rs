@@ -262,7 +262,7 @@ pub fn mount_folder(tree: Arc<Stacked>, name: &str, request: &MountRequest, live
 /// Whether [`Choice::Program`] of this kind can be mounted here.
 ///
 /// # Errors
-/// `Unsupported`, with what to install; those of [`fuse::available`].
+/// `Unsupported`; `Io` with what to install; those of [`fuse::available`].
 pub fn has_program(kind: Kind) -> Result<()> {
     drivers::way_by_program(kind, mounter())?;
     fuse::available()

@@ -30,8 +30,7 @@ pub(super) fn writers(mut command: Command, image: &str, deadline: Deadline) -> 
     command.args(["status", "--format", "json"]).args(arguments(image));
     let start = |command| walls::spawn(command, Walls::NoListenerRefused);
     let Output { ended, out, err } = walls::output(command, deadline, start).map_err(|e| match e.kind() {
-        io::ErrorKind::NotFound => Error::new(ErrorKind::Io(e))
-            .hint("The rbd tool is needed to check for other writers: install the package ceph-common."),
+        io::ErrorKind::NotFound => Error::not_installed("the check for other writers", ("rbd", "ceph-common"), ""),
         _ => e.into(),
     })?;
     let succeeded = match ended {

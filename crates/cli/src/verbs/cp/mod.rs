@@ -321,7 +321,8 @@ fn out(args: &Args, opened: &Inside, from: &[OsString], to: &Path) -> anyhow::Re
         let path = &item.from_path;
         if item.is_folder {
             match copied.note(path, make_folder(&item.to, item.to == to))? {
-                Some(made) => copied.folders += u64::from(made),
+                // The root is not counted: it is the destination's folder, which only may be new.
+                Some(made) => copied.folders += u64::from(made && Path::new(path).file_name().is_some()),
                 None => missing.push(item.to),
             }
         } else if let Some(target) = &item.target {

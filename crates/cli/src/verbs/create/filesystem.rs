@@ -5,7 +5,7 @@
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::thread;
@@ -137,6 +137,12 @@ impl FileSystem {
         self.kind().name
     }
 
+    /// The programs that create it, and their Debian packages.
+    fn needs(self, keeps: bool) -> impl Iterator<Item = (&'static str, &'static str)> {
+        let with_files: &[_] = if keeps && self == Self::Ntfs { &WITH_FILES } else { &[] };
+        [self.kind().program].into_iter().chain(with_files.iter().copied())
+    }
+
     /// Where this file system can have the format's reserved areas.
     pub fn reserved_at(self) -> ReservedAt<'static> {
         match self {
@@ -155,18 +161,11 @@ impl NewFileSystem<'_> {
     /// Checks that the needed programs are installed. `keeps` says whether the format has reserved areas.
     ///
     /// # Errors
-    /// `Misuse` for an impossible sector size or label; `Unsupported` with the package to install.
+    /// `Misuse` for an impossible sector size or label; `Io` with the package to install.
     pub fn check(&self, keeps: bool) -> Result<()> {
-        use FileSystem::{Btrfs, Exfat, Ext4, Fat, Ntfs, Xfs};
-        let Kind { name, program: makes, label: (_, longest), utf16, .. } = self.kind.kind();
-        if keeps && matches!(self.kind, Ext4 | Xfs | Btrfs) {
-            return Err(Error::misuse(format!("{name} cannot leave room for the format's reserved areas"))
-                .hint("Use NTFS, exFAT or FAT: --filesystem ntfs."));
-        }
-        if self.sector != 512 && (self.kind == Exfat || (keeps && self.kind == Fat)) {
-            return Err(Error::misuse(format!("{name} supports only 512-byte sectors"))
-                .hint("Use another file system, or omit --sector-size."));
-        }
+        use FileSystem::Fat;
+        let Kind { name, label: (_, longest), utf16, .. } = self.kind.kind();
+        self.fits(keeps)?;
         let len = |label: &str| match self.kind {
             Fat => label.chars().count(),
             _ if *utf16 => label.encode_utf16().count(),
@@ -184,15 +183,46 @@ impl NewFileSystem<'_> {
         if let (Fat, Some(label)) = (self.kind, self.label) {
             fat_label(label)?;
         }
-        let with_files: &[_] = if keeps && self.kind == Ntfs { &WITH_FILES } else { &[] };
-        [makes].into_iter().chain(with_files).try_for_each(|(name, package)| program(name, package).map(drop))?;
+        let missing = self.kind.needs(keeps).find(|(name, _)| find_program(name).is_none());
+        if let Some(missing) = missing {
+            return Err(Error::not_installed(&format!("creating {name}"), missing, &self.otherwise(keeps)));
+        }
         if keeps { Ok(()) } else { fuse::available().map_err(needs_fuse) }
     }
 
+    /// Whether a volume with these sectors can hold the file system.
+    fn fits(&self, keeps: bool) -> Result<()> {
+        use FileSystem::{Btrfs, Exfat, Ext4, Fat, Xfs};
+        let name = self.kind.name();
+        if keeps && matches!(self.kind, Ext4 | Xfs | Btrfs) {
+            return Err(Error::misuse(format!("{name} cannot leave room for the format's reserved areas"))
+                .hint("Use NTFS, exFAT or FAT: --filesystem ntfs."));
+        }
+        if self.sector != 512 && (self.kind == Exfat || (keeps && self.kind == Fat)) {
+            return Err(Error::misuse(format!("{name} supports only 512-byte sectors"))
+                .hint("Use another file system, or omit --sector-size."));
+        }
+        Ok(())
+    }
+
+    /// What works where a program for this file system is missing: file systems whose programs are there, or none.
+    fn otherwise(&self, keeps: bool) -> String {
+        let works = |other: &FileSystem| {
+            NewFileSystem { kind: *other, label: None, ..*self }.fits(keeps).is_ok()
+                && other.needs(keeps).all(|(name, _)| find_program(name).is_some())
+        };
+        let others = FileSystem::value_variants().iter().filter(|other| works(other));
+        let others: Vec<_> = others.map(|other| other.name().to_lowercase()).collect();
+        match &others[..] {
+            [] => "Or omit --filesystem.".to_owned(),
+            others => format!("Or choose another: --filesystem {}.", others.join("|")),
+        }
+    }
+
     /// The command that creates the file system, without its last argument.
-    fn command(&self) -> Result<Command> {
-        let Kind { program: (name, package), options, label: (before, _), sector, .. } = self.kind.kind();
-        let mut command = Command::new(program(name, package)?);
+    fn command(&self) -> Command {
+        let Kind { program: (name, _), options, label: (before, _), sector, .. } = self.kind.kind();
+        let mut command = program(name);
         command.args(*options);
         if let Some(option) = sector {
             command.arg(format!("{option}{}", self.sector));
@@ -210,7 +240,7 @@ impl NewFileSystem<'_> {
         if let Some(label) = self.label {
             command.args([*before, if self.relabelled() { PLACEHOLDER } else { label }]);
         }
-        Ok(command)
+        command
     }
 
     /// Whether the label is written afterwards.
@@ -230,7 +260,7 @@ impl NewFileSystem<'_> {
     /// Creates the file system in a volume, which the program sees as a file. Only what the program writes is written.
     ///
     /// # Errors
-    /// `Unsupported` if a program or FUSE is missing; `Io` if the program fails.
+    /// `Io` if FUSE is missing or the program fails.
     pub fn make_in(&self, volume: Volume) -> Result<()> {
         let volume: Arc<dyn Store> = Arc::new(volume);
         let dir = tempfile::tempdir()?;
@@ -238,7 +268,7 @@ impl NewFileSystem<'_> {
         let mounted = mounted.map_err(needs_fuse)?;
         let handle = mounted.handle();
         let serving = thread::spawn(move || mounted.run());
-        let made = self.command().and_then(|command| self.run(command, &dir.path().join("volume")));
+        let made = self.run(self.command(), &dir.path().join("volume"));
         handle.stop();
         let ended =
             serving.join().unwrap_or_else(|_| Err(io::Error::other("the server of the new volume failed").into()));
@@ -250,7 +280,7 @@ impl NewFileSystem<'_> {
     /// Creates the file system for a volume of `len` bytes, in an image file in `folder`.
     ///
     /// # Errors
-    /// `Unsupported` if a program is missing; `Io` if one fails.
+    /// `Io` if a program fails.
     pub fn make(self, creator: &dyn Creator, len: u64, spec: &Spec<'_>, folder: &Path) -> Result<Made> {
         let reserved = creator.reserved(len, spec)?;
         let sector = u64::from(self.sector);
@@ -260,7 +290,7 @@ impl NewFileSystem<'_> {
             _ => len / sector * sector,
         };
         image.as_file().set_len(size)?;
-        let mut command = self.command()?;
+        let mut command = self.command();
         let mut bad = tempfile::NamedTempFile::new()?;
         if self.kind == FileSystem::Fat {
             for block in bad_blocks(&reserved) {
@@ -452,7 +482,7 @@ fn hide(path: &Path) {
 
 /// The offset of a file's clusters; `None` if the file is fragmented.
 fn place(image: &Path, part: &Reserved, cluster: u64) -> Result<Option<u64>> {
-    let mut command = Command::new(program("ntfscluster", "ntfs-3g")?);
+    let mut command = program("ntfscluster");
     let listed = run(command.args(["-F", part.file]).arg(image))?;
     // Lines of three numbers: the cluster in the file, the cluster on the disk, and the length.
     let numbers = |line: &str| -> Option<[u64; 3]> {
@@ -490,7 +520,7 @@ impl Mounted {
         // As the list of mounts names it.
         let dir = tempfile::tempdir_in(std::env::temp_dir().canonicalize()?)?;
         let before = fs::metadata(dir.path())?.dev();
-        let mut command = Command::new(program("ntfs-3g", "ntfs-3g")?);
+        let mut command = program("ntfs-3g");
         command.arg(image).arg(dir.path()).args(["-o", "silent,no_detach"]).env("LC_ALL", "C.UTF-8").current_dir("/");
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut mounted = Self { dir, server: Some(command.spawn()?) };
@@ -548,12 +578,9 @@ impl Drop for Mounted {
     }
 }
 
-/// The path of a program.
-fn program(name: &str, package: &str) -> Result<PathBuf> {
-    find_program(name).ok_or_else(|| {
-        Error::unsupported(format!("{name} is not installed"))
-            .hint(format!("To install it: apt install {package} (Debian package)."))
-    })
+/// A program that [`NewFileSystem::check`] has found.
+fn program(name: &str) -> Command {
+    Command::new(find_program(name).unwrap_or_else(|| name.into()))
 }
 
 /// mkfs.btrfs asks every mount of the machine for its source.

@@ -109,6 +109,8 @@ fn files_go_into_a_fat_and_come_out_as_they_were() {
     assert!(text.contains("file    700000") && text.contains("Größe.bin") && text.contains("deeper/"), "{text}");
     let tree = claviger_on(&folder, &["tree"], &volume, &[]).succeeds().text();
     assert!(tree.contains("│") && tree.contains("└── empty") && tree.contains("3 folders, 3 files"), "{tree}");
+    let whole = claviger_on(&folder, &["cp", "-r"], &volume, &[":/", &folder.str("whole")]).succeeds().text();
+    assert!(whole.starts_with("3 files and 3 folders copied"), "{whole}");
     // One file, and a part of one.
     let cat = claviger_on(&folder, &["cat", "--file", "/source/inner folder/Größe.bin"], &volume, &[]).succeeds();
     assert!(cat.out == fs::read(folder.path("source/inner folder/Größe.bin")).expect("there"));

@@ -50,6 +50,8 @@ fn a_disk_says_which_partitions_could_be_volumes() {
         "{text}"
     );
 
+    assert!(text.contains(&format!("`claviger explain --partition=2 {disk}`")), "{text}");
+
     run(["info", "--password-file", &folder.password, &disk])
         .fails(3, &["Choose one with --partition", "could be volumes: 2"]);
 }

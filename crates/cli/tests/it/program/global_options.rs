@@ -82,6 +82,19 @@ fn processes_with_keys_take_each_in_front() {
     served.stop().succeeds();
 }
 
+#[test]
+fn an_empty_list_is_said_to_be_empty() {
+    let folder = Folder::new();
+    let list = |more: &[&str]| {
+        let runtime = folder.path("runtime");
+        done(claviger().arg("list").args(more).env("CLAVIGER_RUNTIME_DIR", runtime).output().expect("it starts"))
+    };
+    let Done { out, err, .. } = list(&[]).succeeds();
+    assert!(out.is_empty() && err.contains("no volumes mounted or served"), "{err}");
+    let json = list(&["--json"]).succeeds();
+    assert!(json.err.is_empty() && json.json()["volumes"].as_array().is_some_and(Vec::is_empty), "{}", json.err);
+}
+
 /// A command to paste has the option for it where it is one, after whatever stood in front.
 #[test]
 fn what_was_interrupted_goes_on_with_the_same_words() {

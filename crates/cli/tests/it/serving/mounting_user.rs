@@ -95,6 +95,23 @@ fn a_user_without_fusermount3_is_told_to_install_it() {
 }
 
 #[test]
+fn without_mkfs_a_user_is_told_what_to_install_and_what_works() {
+    let Some(place) = MountSpace::user() else { return };
+    for needed in ["unshare", "mkfs.fat", "mkfs.ext4"] {
+        let Some(_) = tools::program(needed) else { return };
+    }
+    let (new, claviger) = (place.folder.str("new"), env!("CARGO_BIN_EXE_claviger"));
+    for (format, words) in [("VeraCrypt", &["--filesystem ext4", "dosfstools"][..]), ("BitLocker", &["dosfstools"])] {
+        let create = format!("create --format {format} --size 128M --filesystem fat {new}");
+        let script = format!("mount --bind /dev/null \"$(command -v mkfs.fat)\"; as_user {claviger} {create}");
+        let refused =
+            in_own_mounts(&place, &script).fails(6, &["program mkfs.fat", "is not installed"]).fails(6, words);
+        assert!(!refused.err.contains("not supported") && !refused.err.contains("--filesystem fat"), "{}", refused.err);
+    }
+    assert!(!Path::new(&new).exists());
+}
+
+#[test]
 fn a_user_whose_fusermount3_has_no_privileges_is_told_to_make_it_setuid() {
     let Some(place) = MountSpace::user() else { return };
     let (volume, dir) = (place.volume("v.tc", "1M", &[]), place.dir("d"));

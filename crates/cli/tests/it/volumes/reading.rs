@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 
 use crate::common::*;
 use claviger_testkit::mounts::LoopDevice;
+use claviger_testkit::random::Random;
 use claviger_testkit::tools;
 
 /// Volumes of TrueCrypt 7.1a: file, password, keyfiles, cipher, hash, whether hidden, size of the plaintext.
@@ -59,6 +60,21 @@ fn samples_are_possibly_truecrypt() {
     }
     let text = run(["identify".into(), folder.join("aes-sha512.tc")]).succeeds().text();
     assert!(text.contains("aes-sha512.tc: possibly TrueCrypt or VeraCrypt\n"), "{text}");
+}
+
+#[test]
+fn a_possible_volume_comes_with_the_command_that_tries_it() {
+    let folder = Folder::new();
+    fs::write(folder.path("a b"), Random::new(7).bytes(1 << 20)).expect("a file");
+    let possible = folder.str("a b");
+    let text = run(["identify", &possible]).succeeds().text();
+    for command in
+        [format!("`claviger explain '{possible}'`"), format!("`claviger explain --format NAME '{possible}'`")]
+    {
+        assert!(text.contains(&command), "{text}");
+    }
+    let luks = run(["identify", &folder.luks2("luks")]).succeeds().text();
+    assert!(!luks.contains("claviger explain"), "{luks}");
 }
 
 #[test]

@@ -201,8 +201,10 @@ impl Home {
         let messages = File::create(self.messages_file()).map_err(|e| Error::from(e).at(&self.0))?;
         let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(messages).spawn();
         let mut child = child.map_err(|e| match e.kind() {
-            io::ErrorKind::NotFound => Error::unsupported("gpg-encrypted key files without the program gpg")
-                .hint("Install GnuPG, or decrypt the key file elsewhere."),
+            io::ErrorKind::NotFound => {
+                let otherwise = "Or decrypt the key file on another machine.";
+                Error::not_installed("a gpg-encrypted key file", ("gpg", "gpg"), otherwise)
+            }
             _ => e.into(),
         })?;
         let stdin = child.stdin.take().expect("it is a pipe");
@@ -306,6 +308,13 @@ mod tests {
         ] {
             assert_eq!(kind(file), expected, "{file:?}");
         }
+    }
+
+    #[test]
+    fn a_missing_gpg_is_named_with_its_package() {
+        let home = Home::new().expect("a folder");
+        let error = home.run(Command::new("no-such-program"), None, b"", GO_ON).expect_err("it is missing");
+        assert!(matches!(error.kind, ErrorKind::Io(_)) && error.to_string().contains("apt install gpg"), "{error}");
     }
 
     #[test]
