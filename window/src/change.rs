@@ -169,7 +169,7 @@ fn forms(volume: &Volume, all: &[Choices], home: &Path, t: &Texts) -> Vec<Form> 
             }
             None => {
                 let per_second = vec![same.and_then(|at| rate(all[at]))];
-                Guessing { per_second, by: "", unless: &["--new-keyfile", "--pim"] }
+                Guessing { per_second, by: "", unless: &["--new-keyfile", "--hidden-keyfile", "--pim"] }
             }
         };
     }

@@ -182,10 +182,12 @@ impl Open {
             fields.push(Field::more(texts.can_be_locked, "--isolate-keys", Input::Check(true)));
             fields.push(Field::more(texts.protect_hidden, "--protect-hidden", Input::Check(false)));
             let hidden = Input::Secret(SecretField::default());
-            fields.push(Field::more(texts.hidden_password, "--hidden-password-fd", hidden));
+            fields
+                .push(Field { optional: false, ..Field::more(texts.hidden_password, "--hidden-password-fd", hidden) });
+            fields.push(Field::more(texts.hidden_keyfiles, "--hidden-keyfile", Input::Paths(Vec::new())));
         }
         let dir = volume.at.dir.as_ref().map(|dir| dir.display().to_string()).unwrap_or_default();
-        fields.push(Field::more(texts.place, "", Input::Existing(dir)));
+        fields.push(Field::more(texts.place, "", Input::Folder(dir)));
         let form = Form::about(&volume.at.path, &["mount"], fields).said(texts.open_title, "", texts.mount);
         let rest = options.iter().filter(|option| !ASKED.contains(&option.as_str()));
         let form = Form { words: form.words.into_iter().chain(rest.map(Into::into)).collect(), ..form };
@@ -212,7 +214,7 @@ impl Open {
     /// What is lacking.
     pub fn call(&self, home: &Path) -> Result<Call, Lacking> {
         let protects = self.form.ticked("--protect-hidden");
-        let call = self.form.call_with(&|option| protects || option != "--hidden-password-fd", home)?;
+        let call = self.form.call_with(&|option| protects || !option.starts_with("--hidden-"), home)?;
         // A volume without a password is one whose password is empty.
         let password = call.secrets.iter().any(|(option, _)| *option == "--password-fd")
             || call.words.iter().any(|word| word == "--no-password");

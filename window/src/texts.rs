@@ -53,6 +53,7 @@ texts! {
     nothing_at_hand: "No favourites and no encrypted removable drives.", "Keine Favoriten und keine verschlüsselten Wechseldatenträger.";
     open_other: "Open a volume…", "Datenträger öffnen…";
     open_it: "Open…", "Öffnen…";
+    folder_or_device: "Folder or device…", "Ordner oder Gerät…";
     is_mounted: "mounted", "eingehängt";
     is_served: "served", "freigegeben";
     needs_attention: "needs attention", "Achtung";
@@ -69,6 +70,10 @@ texts! {
     unmount_all: "Unmount all", "Alle aushängen";
     clean_up: "Clean up", "Aufräumen";
     unmounting: "Writing changes and unmounting", "Änderungen werden geschrieben, dann wird ausgehängt";
+    unmounted: "{} is unmounted.", "{} ist ausgehängt.";
+    all_unmounted: "All volumes are unmounted.", "Alle Datenträger sind ausgehängt.";
+    mounted_at: "“{name}” is mounted at {dir}. Under Volumes, you can open its folder or unmount it.", "„{name}“ ist unter {dir} eingehängt. Unter „Datenträger“ lässt sich der Ordner öffnen oder der Datenträger aushängen.";
+    unlocked: "“{}” is unlocked.", "„{}“ ist entsperrt.";
     locking: "Locking", "Wird gesperrt";
     looking: "Identifying", "Wird erkannt";
     read_only: "read-only", "schreibgeschützt";
@@ -109,6 +114,7 @@ texts! {
     can_be_locked: "Allow locking while mounted", "Sperren erlauben, während er eingehängt ist";
     protect_hidden: "Protect the hidden volume inside", "Das verborgene Volume darin schützen";
     hidden_password: "Password of the hidden volume", "Passwort des verborgenen Volumes";
+    hidden_keyfiles: "Keyfiles of the hidden volume", "Schlüsseldateien des verborgenen Volumes";
     place: "Mount point", "Ordner zum Einhängen";
     wrong_password: "Wrong password.", "Falsches Passwort.";
     why_not: "Why does it not open?", "Warum lässt er sich nicht öffnen?";
@@ -261,6 +267,7 @@ texts! {
     // Choosing a file.
     choose_title: "Choose a file, folder or device", "Datei, Ordner oder Gerät auswählen";
     choose_explanation: "Click a folder to enter it, or a file to choose it.", "Ein Klick auf einen Ordner öffnet ihn, auf eine Datei wählt sie aus.";
+    not_local: "The file dialog returned “{}”, which is not a file on this machine. Choose another file, or copy it here first.", "Der Dateidialog lieferte „{}“. Das ist keine Datei auf diesem Rechner. Bitte eine andere wählen oder sie vorher hierher kopieren.";
     empty_folder: "Nothing to choose in this folder.", "In diesem Ordner gibt es nichts auszuwählen.";
     nothing_there: "Nothing exists at this path.", "Unter diesem Pfad gibt es nichts.";
     path: "Path", "Pfad";
