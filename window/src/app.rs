@@ -80,6 +80,7 @@ enum Then {
     /// The sentence for people about it.
     Unmounted(String),
     Explained,
+    Verified,
     Recommended,
     /// A volume was created: whether it has a recovery key to print.
     Created(bool),
@@ -96,8 +97,9 @@ enum Then {
 impl Then {
     /// Whether it may take so long that people want to see other pages in the meantime.
     fn is_long(&self) -> bool {
-        let opens = matches!(self, Self::Mounted | Self::Unlocked | Self::Unmounted(_) | Self::Explained);
-        opens || matches!(self, Self::Created(_) | Self::Changed | Self::Refreshed(..) | Self::Lab(_))
+        let opens = matches!(self, Self::Mounted | Self::Unlocked | Self::Unmounted(_));
+        let examines = matches!(self, Self::Explained | Self::Verified);
+        opens || examines || matches!(self, Self::Created(_) | Self::Changed | Self::Refreshed(..) | Self::Lab(_))
     }
 
     /// Reports its success on this page to people who have left the page, if the list of volumes does not.
@@ -416,6 +418,14 @@ impl App {
                     let told = page.explain(&home);
                     if let Some(call) = page.form.noted(told) {
                         self.begin(texts.explaining, [call], Then::Explained);
+                    }
+                }
+            }
+            Action::Verify => {
+                if let Page::Open(page) = &mut self.page {
+                    let checked = page.verify(&home);
+                    if let Some(call) = page.form.noted(checked) {
+                        self.begin(texts.verifying, [call], Then::Verified);
                     }
                 }
             }
@@ -768,6 +778,14 @@ impl App {
                     (page.explained, page.reveal) = (Some(open::explained(done)), true);
                 }
             }
+            Then::Verified => match &mut self.page {
+                Page::Open(page) if done.out.is_null() => page.failed(done, texts),
+                Page::Open(page) => {
+                    page.trouble = None;
+                    (page.explained, page.reveal) = (Some(open::verified(done, &page.volume, texts)), true);
+                }
+                _ => {}
+            },
             Then::Recommended if done.ok() => {
                 if let Page::Create(page) = &mut self.page {
                     page.take(&done.out, &home, texts);

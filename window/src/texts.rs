@@ -119,6 +119,14 @@ texts! {
     wrong_password: "Wrong password.", "Falsches Passwort.";
     why_not: "Why does it not open?", "Warum lässt er sich nicht öffnen?";
     explaining: "Looking for the reason", "Der Grund wird gesucht";
+    verify: "Verify", "Prüfen";
+    verifying: "Verifying", "Wird geprüft";
+    is_sound: "No damage found.", "Kein Schaden gefunden.";
+    is_damaged: "There is damage.", "Es gibt einen Schaden.";
+    copy_header: "Without its header the volume is lost. Back up the header under “Change…”.", "Ohne seinen Header ist der Datenträger verloren. Den Header unter „Ändern…“ sichern.";
+    copy_files: "Back up the files regularly.", "Die Dateien regelmäßig sichern.";
+    restore_header: "Copy the files to another volume first. Then restore the header from a backup under “Change…”.", "Zuerst die Dateien auf einen anderen Datenträger kopieren. Dann den Header unter „Ändern…“ aus einer Sicherung wiederherstellen.";
+    restore_files: "Copy the files that still open to another place, and restore the others from a backup.", "Dateien, die sich noch öffnen lassen, an einen anderen Ort kopieren und die anderen aus einer Sicherung wiederherstellen.";
     findings: "Findings", "Befunde";
     change_it: "Change…", "Ändern…";
     // Creating.

@@ -49,6 +49,7 @@ pub enum Action {
     Next,
     Previous,
     Explain,
+    Verify,
     Change,
     /// Change this keyslot, or remove it.
     Keyslot(String, bool),

@@ -119,6 +119,30 @@ fn what_lacks_is_told_at_its_field() {
     window.sees(T.wrong_password);
 }
 
+/// What lacks behind *More options* is shown, even if they were closed again; a keyfile of the outer volume does not stand for it.
+#[test]
+fn what_lacks_behind_more_options_is_shown() {
+    let Some(mut window) = Window::new() else { return };
+    let (volume, keyfile) = (window.path("noise"), window.path("home/key"));
+    let mut noise = vec![0; 1 << 20];
+    fs::File::open("/dev/urandom")
+        .and_then(|mut file| std::io::Read::read_exact(&mut file, &mut noise))
+        .expect("noise");
+    fs::write(&volume, noise).expect("a file");
+    fs::write(&keyfile, "key").expect("a file");
+    window.harness.state_mut().act(Action::Look(volume));
+    window.click(T.more);
+    window.click(T.protect_hidden);
+    window.harness.state_mut().act(Action::Choose(Some(1)));
+    window.click("key");
+    window.sees(&keyfile.display().to_string());
+    window.click(T.more);
+    window.sees_no_more(T.hidden_keyfiles);
+    window.click(T.mount);
+    window.sees(T.is_missing);
+    window.sees(T.hidden_keyfiles);
+}
+
 /// A long task goes on while another page is looked at, is seen in the column, and is come back to.
 #[test]
 fn a_long_task_is_left_and_come_back_to() {
