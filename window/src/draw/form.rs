@@ -134,9 +134,9 @@ fn field(ui: &mut Ui, form: &mut Form, number: usize, layout: Option<&str>, text
 
 /// What is missing, at its field; the page goes there.
 fn complain(ui: &mut Ui, text: &str, reveals: bool) {
-    let said = parts::announced(ui, text, Palette::of(ui).danger);
+    let complaint = parts::announced(ui, text, Palette::of(ui).danger);
     if reveals {
-        said.scroll_to_me(Some(egui::Align::Center));
+        complaint.scroll_to_me(Some(egui::Align::Center));
     }
 }
 
