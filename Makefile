@@ -66,7 +66,7 @@ window-screen:
 # The pictures of the guide, from a real window on a virtual screen.
 window-pictures: build
 	tools/install-deps.sh pictures
-	$(BUILD_WINDOW)
+	$(BUILD_WINDOW) --bins --examples
 	tools/window-pictures.sh $(PROGRAM) $(WINDOW) docs/guide/pictures
 
 # The wheel for Python and the libraries for C, in $(TARGET)/bindings and $(TARGET)/release: docs/guide/python.md and c.md. A workspace of

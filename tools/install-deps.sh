@@ -22,9 +22,9 @@ test="$try"'
 # Beside what tools/bindings-requirements.txt names; the sanitizers come with the compiler.
 bindings='cc:build-essential pkg-config:pkgconf cryptsetup:cryptsetup-bin openssl:openssl mmd:mtools mkfs.vfat:dosfstools python3:python3'
 # 3 MB of packages beyond those of the tests.
-window='cc:build-essential fusermount3:fuse3 mkfs.vfat:dosfstools mkfs.ext4:e2fsprogs desktop-file-validate:desktop-file-utils appstreamcli:appstream'
+window='cc:build-essential fusermount3:fuse3 mkfs.vfat:dosfstools mkfs.ext4:e2fsprogs desktop-file-validate:desktop-file-utils appstreamcli:appstream dbus-daemon:dbus-daemon'
 # Some 150 MB, including a software renderer.
-pictures="$try"' Xvfb:xvfb Xvfb:libgl1-mesa-dri Xvfb:libegl1 xvfb-run:xvfb xauth:xauth xdotool:xdotool import:imagemagick fusermount3:fuse3 mkfs.vfat:dosfstools'
+pictures="$try"' Xvfb:xvfb Xvfb:libgl1-mesa-dri Xvfb:libegl1 xvfb-run:xvfb xauth:xauth xdotool:xdotool import:imagemagick fusermount3:fuse3 mkfs.vfat:dosfstools dbus-run-session:dbus-daemon'
 
 deb='dpkg-shlibdeps:dpkg-dev lintian:lintian debootstrap:debootstrap objcopy:binutils unshare:util-linux'
 

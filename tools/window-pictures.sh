@@ -11,7 +11,8 @@ PATH=$(dirname "$(realpath "$program")"):$PATH:/usr/sbin:/sbin
 export PATH
 if [ -z "${DISPLAY_OF_PICTURES-}" ]; then
     export DISPLAY_OF_PICTURES=yes
-    exec xvfb-run -a -s "-screen 0 $((960 * ${SCALE:-1}))x$((680 * ${SCALE:-1}))x24 -noreset" "$0" "$program" "$started" "$out"
+    exec dbus-run-session xvfb-run -a -s "-screen 0 $((960 * ${SCALE:-1}))x$((680 * ${SCALE:-1}))x24 -noreset" \
+        "$0" "$program" "$started" "$out"
 fi
 
 place=$(mktemp -d)
@@ -21,14 +22,11 @@ mkdir "$HOME" 2>/dev/null || HOME=$place/home
 XDG_RUNTIME_DIR=$place/run XDG_CONFIG_HOME=$HOME/.config CLAVIGER_RUNTIME_DIR=$place/run/claviger
 export HOME XDG_RUNTIME_DIR XDG_CONFIG_HOME CLAVIGER_RUNTIME_DIR
 export LANG=C.UTF-8 LIBGL_ALWAYS_SOFTWARE=1 WINIT_X11_SCALE_FACTOR="${SCALE:-1}"
-# The desktop is asked for light or dark by this program.
-mkdir "$place/bin"
-PATH=$place/bin:$PATH
 mkdir -p "$HOME/.config/claviger" "$XDG_RUNTIME_DIR"
 chmod 700 "$XDG_RUNTIME_DIR"
-window=
+window='' portal=''
 cleanup() {
-    [ -z "$window" ] || kill "$window" 2>/dev/null || true
+    for ended in $window $portal; do kill "$ended" 2>/dev/null || true; done
     claviger unmount --all >/dev/null 2>&1 || true
     cd /
     [ "$HOME" != /home/anna ] || rm -rf "$HOME"
@@ -77,9 +75,12 @@ tab() {
         count=$((count - 1))
     done
 }
-wishes() {
-    printf '#!/bin/sh\necho "v u %s"\n' "$1" >"$place/bin/busctl"
-    chmod +x "$place/bin/busctl"
+# The desktop prefers dark (1) or light (2).
+prefers() {
+    if [ -n "$portal" ]; then kill "$portal"; wait "$portal" 2>/dev/null || true; fi
+    "$(dirname "$started")/examples/portal" "$1" &
+    portal=$!
+    sleep 1
 }
 # Three places come first, and then what is on the page; its most important button is the last.
 volumes() {
@@ -93,7 +94,7 @@ creating() {
     sleep 1
 }
 
-wishes 2
+prefers 2
 volumes ''
 open "$HOME/work.luks"
 xdotool type --delay 80 wrong
@@ -110,9 +111,9 @@ sleep 1
 tab 10
 keys space
 picture measure 20
-wishes 1
+prefers 1
 volumes -dark
-wishes 2
+prefers 2
 export LANG=de_DE.UTF-8
 creating
 picture purpose-german 1

@@ -15,11 +15,12 @@ use crate::chooser::Chooser;
 use crate::create::{self, Create};
 use crate::desktop::{self, Desktop};
 use crate::draw::{self, Action, Foot, Left, Meanwhile};
-use crate::form::Input;
+use crate::form::{Form, Input};
 use crate::header::{header, show};
 use crate::home::{self, AtHand, Home, Why};
 use crate::measure::{self, Measure};
 use crate::open::{self, Open, Verdict, Volume};
+use crate::portal::{self, Choice, Chosen, Dialog};
 use crate::program::{CANCELLED, Call, Done, Job, Programs, Progress};
 use crate::steps::Work;
 use crate::texts::Texts;
@@ -44,6 +45,8 @@ pub struct Places {
     pub favourites: PathBuf,
     pub system: PathBuf,
     pub udev: PathBuf,
+    /// The address of the session bus with the desktop's portal.
+    pub bus: Option<String>,
 }
 
 impl Places {
@@ -52,7 +55,7 @@ impl Places {
         let home = path("HOME").unwrap_or_else(|| "/".into());
         let favourites =
             path("XDG_CONFIG_HOME").unwrap_or_else(|| home.join(".config")).join("claviger/favourites.toml");
-        Self { home, favourites, system: "/sys".into(), udev: "/run/udev".into() }
+        Self { home, favourites, system: "/sys".into(), udev: "/run/udev".into(), bus: portal::session_bus() }
     }
 }
 
@@ -74,7 +77,10 @@ enum Then {
     Formats(Action),
     Mounted,
     Unlocked,
+    /// The sentence for people about it.
+    Unmounted(String),
     Explained,
+    Verified,
     Recommended,
     /// A volume was created: whether it has a recovery key to print.
     Created(bool),
@@ -91,8 +97,22 @@ enum Then {
 impl Then {
     /// Whether it may take so long that people want to see other pages in the meantime.
     fn is_long(&self) -> bool {
-        let opens = matches!(self, Self::Mounted | Self::Unlocked | Self::Explained);
-        opens || matches!(self, Self::Created(_) | Self::Changed | Self::Refreshed(..) | Self::Lab(_))
+        let opens = matches!(self, Self::Mounted | Self::Unlocked | Self::Unmounted(_));
+        let examines = matches!(self, Self::Explained | Self::Verified);
+        opens || examines || matches!(self, Self::Created(_) | Self::Changed | Self::Refreshed(..) | Self::Lab(_))
+    }
+
+    /// Reports its success on this page to people who have left the page, if the list of volumes does not.
+    fn news(&self, page: &Page, done: &Done, texts: &Texts) -> Option<String> {
+        match (self, page) {
+            (Self::Mounted, Page::Open(page)) => {
+                let dir = done.out["dir"].as_str()?;
+                Some(texts.mounted_at.replace("{name}", &page.volume.at.name).replace("{dir}", dir))
+            }
+            (Self::Unlocked, Page::Open(page)) => Some(texts.unlocked.replace("{}", &page.volume.at.name)),
+            (Self::Unmounted(sentence), _) => Some(sentence.clone()),
+            _ => None,
+        }
     }
 }
 
@@ -106,6 +126,19 @@ struct LeftPage {
     notice: Option<String>,
 }
 
+/// A file, folder or device is being chosen: for the field of this number, or to open it.
+struct Choosing {
+    field: Option<usize>,
+    /// The field's name. Behind a dialog, the page may get another form.
+    label: &'static str,
+    by: By,
+}
+
+enum By {
+    Desktop(Dialog),
+    Window(Chooser),
+}
+
 pub struct App {
     programs: Programs,
     texts: &'static Texts,
@@ -116,7 +149,7 @@ pub struct App {
     pub notice: Option<String>,
     work: Option<(Work, Then)>,
     left: Option<LeftPage>,
-    chooser: Option<(Chooser, Option<usize>)>,
+    choosing: Option<Choosing>,
     listing: Option<Job>,
     listed: Option<Instant>,
     mounts: Vec<u8>,
@@ -143,7 +176,7 @@ impl App {
             notice: None,
             work: None,
             left: None,
-            chooser: None,
+            choosing: None,
             listing: None,
             listed: None,
             mounts: Vec::new(),
@@ -262,7 +295,7 @@ impl App {
 
     fn foot(&self) -> Foot {
         let texts = self.texts;
-        if let Some((chooser, _)) = &self.chooser {
+        if let Some(Choosing { by: By::Window(chooser), .. }) = &self.choosing {
             return draw::chooser_foot(chooser, texts);
         }
         match &self.page {
@@ -278,7 +311,7 @@ impl App {
         let texts = self.texts;
         let layout = self.desktop.wishes().layout;
         let layout = layout.as_deref();
-        if let Some((chooser, _)) = &mut self.chooser {
+        if let Some(Choosing { by: By::Window(chooser), .. }) = &mut self.choosing {
             return draw::chooser(ui, chooser, &self.places.home, texts);
         }
         match &mut self.page {
@@ -298,7 +331,7 @@ impl App {
         let focused = ctx.input(|input| input.focused);
         if focused && !self.focused {
             let context = ctx.clone();
-            self.desktop.ask(move || context.request_repaint());
+            self.desktop.ask(self.places.bus.clone(), move || context.request_repaint());
         }
         self.focused = focused;
         // Without a preference, it is light.
@@ -315,8 +348,12 @@ impl App {
         match action {
             Action::Read => self.notice = None,
             Action::Cancel => self.cancel(),
-            Action::Choose(field) => self.chooser = Some((Chooser::at(&home), field)),
-            Action::Chosen(path) => self.chosen(path),
+            Action::Choose(field) => self.choose(field),
+            Action::Browse(field) => {
+                let label = self.label(field);
+                self.choosing = Some(Choosing { field, label, by: By::Window(Chooser::at(&home)) });
+            }
+            Action::Chosen(path) => self.chosen(path.into_iter().collect()),
             Action::Home | Action::Create | Action::Measure if self.leaves() => {
                 self.leave();
                 self.act(action);
@@ -336,9 +373,13 @@ impl App {
             Action::Lock(volume) => self.begin(texts.locking, [Call::new(["lock"]).with([volume])], Then::Listed),
             Action::Unlock(volume) => self.go(Page::Open(Box::new(Open::unlocking(&volume, texts)))),
             Action::Unmount(target) => {
-                self.begin(texts.unmounting, [Call::new(["unmount"]).with([target])], Then::Listed);
+                let then = Then::Unmounted(texts.unmounted.replace("{}", &target.display().to_string()));
+                self.begin(texts.unmounting, [Call::new(["unmount"]).with([target])], then);
             }
-            Action::UnmountAll => self.begin(texts.unmounting, [Call::new(["unmount", "--all"])], Then::Listed),
+            Action::UnmountAll => {
+                let then = Then::Unmounted(texts.all_unmounted.to_owned());
+                self.begin(texts.unmounting, [Call::new(["unmount", "--all"])], then);
+            }
             Action::Create | Action::Measure | Action::Change if self.formats.is_null() => {
                 self.begin(texts.looking, [Call::new(["create", "--list"])], Then::Formats(action));
             }
@@ -380,6 +421,14 @@ impl App {
                     }
                 }
             }
+            Action::Verify => {
+                if let Page::Open(page) = &mut self.page {
+                    let checked = page.verify(&home);
+                    if let Some(call) = page.form.noted(checked) {
+                        self.begin(texts.verifying, [call], Then::Verified);
+                    }
+                }
+            }
             Action::Next => self.next(),
             Action::Previous => {
                 if let Page::Create(page) = &mut self.page {
@@ -412,6 +461,7 @@ impl App {
         }
         self.page = page;
         self.notice = None;
+        self.choosing = None;
         self.listed = None;
     }
 
@@ -461,15 +511,19 @@ impl App {
         let Some(done) = left.work.as_mut().and_then(|(work, _)| work.poll(&self.programs)) else { return };
         let Some((work, then)) = left.work.take() else { return };
         let Some(mut left) = self.left.take() else { return };
+        let succeeds = done.ok() && !work.is_cancelled();
+        let news = succeeds.then(|| then.news(&left.page, &done, self.texts)).flatten();
         // As if the page were shown.
         std::mem::swap(&mut self.page, &mut left.page);
-        let (front, notice) = (self.work.take(), self.notice.take());
+        let (front, notice, choosing) = (self.work.take(), self.notice.take(), self.choosing.take());
         self.finished(&done, work.is_cancelled(), then);
         std::mem::swap(&mut self.page, &mut left.page);
+        self.choosing = choosing;
         left.work = std::mem::replace(&mut self.work, front);
         left.notice = std::mem::replace(&mut self.notice, notice);
         if matches!(left.page, Page::Home) {
-            self.notice = left.notice.or(self.notice.take());
+            let news = [news, left.notice].into_iter().flatten().collect::<Vec<_>>().join("\n");
+            self.notice = Some(news).filter(|news| !news.is_empty()).or(self.notice.take());
         } else {
             self.left = Some(left);
         }
@@ -484,7 +538,7 @@ impl App {
     }
 
     fn look(&mut self, mut at_hand: AtHand) {
-        self.chooser = None;
+        self.choosing = None;
         // The unfinished copy of a conversion is opened through its source.
         if let Some(conversion) = crate::header::conversion(&at_hand.path, &self.places.home) {
             at_hand = AtHand { path: conversion.source, ..at_hand };
@@ -512,28 +566,63 @@ impl App {
         }
     }
 
-    fn chosen(&mut self, path: Option<PathBuf>) {
-        let Some((_, field)) = self.chooser.take() else { return };
-        let form = match &mut self.page {
+    /// Chooses in the desktop's dialog, if there is a session bus.
+    fn choose(&mut self, field: Option<usize>) {
+        let Some(bus) = self.places.bus.clone() else { return self.act(Action::Browse(field)) };
+        let (label, home) = (self.label(field), self.places.home.clone());
+        let choice = Choice::of(field.and_then(|number| self.form()?.fields.get(number)), &home);
+        let by = By::Desktop(Dialog::open(bus, label, choice, self.programs.wake()));
+        self.choosing = Some(Choosing { field, label, by });
+    }
+
+    fn label(&mut self, field: Option<usize>) -> &'static str {
+        let open = self.texts.open_other;
+        field.and_then(|number| self.form()?.fields.get(number)).map_or(open, |field| field.label)
+    }
+
+    /// Takes what was chosen in the desktop's dialog.
+    fn poll_dialog(&mut self) {
+        let Some(Choosing { field, by: By::Desktop(dialog), .. }) = &self.choosing else { return };
+        // Opening another volume would end the page's work.
+        if field.is_none() && self.work.is_some() {
+            return;
+        }
+        let (field, Some(chosen)) = (*field, dialog.chosen()) else { return };
+        match chosen {
+            Chosen::Paths(paths) => self.chosen(paths),
+            Chosen::NoDialog => self.act(Action::Browse(field)),
+            Chosen::Cancelled => self.choosing = None,
+            Chosen::Foreign(uri) => {
+                self.choosing = None;
+                self.notice = Some(self.texts.not_local.replace("{}", &uri.escape_debug().to_string()));
+            }
+        }
+    }
+
+    fn form(&mut self) -> Option<&mut Form> {
+        match &mut self.page {
             Page::Open(page) => Some(&mut page.form),
             Page::Create(page) => page.form.as_mut(),
             Page::Change(page) => page.form(),
             Page::Measure(page) => Some(&mut page.lab),
             Page::Home => None,
-        };
-        match (path, field, form) {
-            (Some(path), None, _) => self.look(AtHand::chosen(&path)),
-            (Some(path), Some(field), Some(form)) => match form.fields.get_mut(field).map(|field| &mut field.input) {
-                Some(Input::Paths(paths)) => paths.push(path),
-                Some(Input::Existing(text)) => *text = path.display().to_string(),
-                // A new file in the folder that was chosen keeps its name.
-                Some(Input::New(text)) => {
-                    let name = Path::new(text.trim()).file_name().map(ToOwned::to_owned).unwrap_or_default();
-                    let path = if path.is_dir() { path.join(name) } else { path };
-                    *text = path.display().to_string();
-                }
-                _ => {}
-            },
+        }
+    }
+
+    fn chosen(&mut self, chosen: Vec<PathBuf>) {
+        let Some(Choosing { field, label, .. }) = self.choosing.take() else { return };
+        let Some(path) = chosen.first().cloned() else { return };
+        let Some(field) = field else { return self.look(AtHand::chosen(&path)) };
+        let field = self.form().and_then(|form| form.fields.get_mut(field)).filter(|field| field.label == label);
+        match field.map(|field| &mut field.input) {
+            Some(Input::Paths(paths)) => paths.extend(chosen),
+            Some(Input::Existing(text) | Input::Folder(text)) => *text = path.display().to_string(),
+            // A new file in the folder that was chosen keeps its name.
+            Some(Input::New(text)) => {
+                let name = Path::new(text.trim()).file_name().map(ToOwned::to_owned).unwrap_or_default();
+                let path = if path.is_dir() { path.join(name) } else { path };
+                *text = path.display().to_string();
+            }
             _ => {}
         }
     }
@@ -593,6 +682,7 @@ impl App {
             ctx.request_repaint();
         }
         self.poll_left();
+        self.poll_dialog();
         if let Some(done) = self.listing.as_ref().and_then(Job::done) {
             self.listing = None;
             self.home.mounted = home::mounted(&done.out, self.texts);
@@ -688,6 +778,14 @@ impl App {
                     (page.explained, page.reveal) = (Some(open::explained(done)), true);
                 }
             }
+            Then::Verified => match &mut self.page {
+                Page::Open(page) if done.out.is_null() => page.failed(done, texts),
+                Page::Open(page) => {
+                    page.trouble = None;
+                    (page.explained, page.reveal) = (Some(open::verified(done, &page.volume, texts)), true);
+                }
+                _ => {}
+            },
             Then::Recommended if done.ok() => {
                 if let Page::Create(page) = &mut self.page {
                     page.take(&done.out, &home, texts);
@@ -730,7 +828,12 @@ impl App {
                     (page.trouble, page.found) = (failure, measure::found(&done.out, &out));
                 }
             }
-            Then::Looked(_) | Then::Formats(_) | Then::Recommended | Then::Changed | Then::Listed => {
+            Then::Looked(_)
+            | Then::Formats(_)
+            | Then::Recommended
+            | Then::Changed
+            | Then::Unmounted(_)
+            | Then::Listed => {
                 self.notice = failure;
             }
         }

@@ -141,10 +141,10 @@ fn forms(volume: &Volume, all: &[Choices], home: &Path, t: &Texts) -> Vec<Form> 
     add(numbers.len() > 1, &["keyslot", "kill", "--yes"], opens(vec![which(None, "")]), said, t.remove_warning);
     let mut backup = if family { opens(Vec::new()) } else { Vec::new() };
     backup.push(new_file(t.backup_file, "header"));
-    add(luks || family, &["header", "backup"], backup, [t.backup, t.backup_explanation, t.save], "");
+    add(volume.backs_up_header(), &["header", "backup"], backup, [t.backup, t.backup_explanation, t.save], "");
     let restore = opens(vec![Field::new(t.backup_file, "--from", Input::Existing(String::new()))]);
     let said = [t.restore, t.restore_explanation, t.restore_button];
-    add(luks || family, &["header", "restore", "--yes"], restore, said, t.restore_warning);
+    add(volume.backs_up_header(), &["header", "restore", "--yes"], restore, said, t.restore_warning);
     // An encrypted folder is not a volume, so no copy can go into it.
     let all: Vec<&Choices> = all.iter().filter(|choices| choices.format != FOLDER).collect();
     let same = all.iter().position(|choices| choices.format == format);
@@ -169,7 +169,7 @@ fn forms(volume: &Volume, all: &[Choices], home: &Path, t: &Texts) -> Vec<Form> 
             }
             None => {
                 let per_second = vec![same.and_then(|at| rate(all[at]))];
-                Guessing { per_second, by: "", unless: &["--new-keyfile", "--pim"] }
+                Guessing { per_second, by: "", unless: &["--new-keyfile", "--hidden-keyfile", "--pim"] }
             }
         };
     }

@@ -1,5 +1,5 @@
-//! Choosing a file, a folder or a device, as a value: the same on every desktop, and without a service that would keep a list of what was
-//! chosen.
+//! Choosing a file, a folder or a device on a page of the window, as a value: for what the desktop's dialog does not show, and where there
+//! is none.
 
 use std::fs;
 use std::os::unix::fs::FileTypeExt;

@@ -203,7 +203,9 @@ impl Create {
         let Some(form) = &self.form else { return Vec::new() };
         let format = self.recommended.as_ref().map_or(FOLDER, |it| it.format.as_str());
         let value = |field: &Field| match &field.input {
-            Input::Text(text) | Input::Existing(text) | Input::New(text) if !text.trim().is_empty() => {
+            Input::Text(text) | Input::Existing(text) | Input::Folder(text) | Input::New(text)
+                if !text.trim().is_empty() =>
+            {
                 Some(text.trim().to_owned())
             }
             Input::Choice(at, all) => all.get(*at).map(|(_, called)| called.clone()),
@@ -359,6 +361,7 @@ pub fn hidden(volume: &Path, texts: &Texts) -> Form {
         Field::more(texts.keyfiles, "--keyfile", Input::Paths(Vec::new())),
         Field::optional(texts.size, "--size", Input::Text(String::new())),
         Field::new(texts.hidden_password, "--hidden-password-fd", new),
+        Field::more(texts.hidden_keyfiles, "--hidden-keyfile", Input::Paths(Vec::new())),
         file_systems("VeraCrypt", false, texts),
     ];
     let form = Form::about(volume, &["create", "--hidden"], fields);

@@ -5,6 +5,7 @@ use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
+use crate::portal;
 use crate::theme::{FontFile, Fonts};
 
 /// The most recently read settings.
@@ -24,11 +25,11 @@ impl Desktop {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Asks again, and calls `done` afterwards.
-    pub fn ask(&self, done: impl FnOnce() + Send + 'static) {
+    /// Asks again, the portal on this bus, and calls `done` afterwards.
+    pub fn ask(&self, bus: Option<String>, done: impl FnOnce() + Send + 'static) {
         let wishes = Arc::clone(&self.0);
         thread::spawn(move || {
-            let asked = Wishes { dark: dark(), layout: layout() };
+            let asked = Wishes { dark: bus.as_deref().and_then(portal::dark), layout: layout() };
             *wishes.lock().unwrap_or_else(PoisonError::into_inner) = asked;
             done();
         });
@@ -38,31 +39,6 @@ impl Desktop {
 fn said(program: &str, words: &[&str]) -> Option<String> {
     let output = Command::new(program).args(words).stdin(Stdio::null()).stderr(Stdio::null()).output().ok()?;
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
-}
-
-/// The portal's setting, which desktops share.
-fn dark() -> Option<bool> {
-    const PORTAL: [&str; 4] = [
-        "org.freedesktop.portal.Desktop",
-        "/org/freedesktop/portal/desktop",
-        "org.freedesktop.portal.Settings",
-        "ReadOne",
-    ];
-    let asked = ["--user", "--timeout=2", "call"].into_iter().chain(PORTAL).chain([
-        "ss",
-        "org.freedesktop.appearance",
-        "color-scheme",
-    ]);
-    scheme(&said("busctl", &asked.collect::<Vec<_>>())?)
-}
-
-/// `v u 1`: 1 is dark, 2 light, and 0 no preference.
-fn scheme(answer: &str) -> Option<bool> {
-    match answer.split_whitespace().last()? {
-        "1" => Some(true),
-        "2" => Some(false),
-        _ => None,
-    }
 }
 
 /// The font that the desktop has for texts, in two weights.
@@ -117,7 +93,6 @@ mod tests {
 
     #[test]
     fn answers_are_understood() {
-        assert_eq!(["v u 1", "v u 2\n", "v u 0", ""].map(scheme), [Some(true), Some(false), None, None]);
         assert_eq!(first_source("[('xkb', 'de+neo'), ('xkb', 'us')]").as_deref(), Some("de+neo"));
         assert_eq!(first_source("@a(ss) []"), None);
         assert_eq!(named("rules: evdev\nlayout:     us,de\n", "layout:").as_deref(), Some("us,de"));

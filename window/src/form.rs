@@ -27,8 +27,10 @@ pub struct Field {
 #[derive(Debug)]
 pub enum Input {
     Text(String),
-    /// An existing file or folder.
+    /// An existing file.
     Existing(String),
+    /// An existing folder.
+    Folder(String),
     /// A new file.
     New(String),
     /// Several files or folders.
@@ -114,7 +116,9 @@ impl Field {
 
     fn is_empty(&self) -> bool {
         match &self.input {
-            Input::Text(text) | Input::Existing(text) | Input::New(text) => text.trim().is_empty(),
+            Input::Text(text) | Input::Existing(text) | Input::Folder(text) | Input::New(text) => {
+                text.trim().is_empty()
+            }
             Input::Paths(paths) => paths.is_empty(),
             Input::Choice(at, all) => all.get(*at).is_none_or(|(said, _)| said.is_empty()),
             Input::Check(on) => !on,
@@ -131,7 +135,7 @@ impl Field {
         match &self.input {
             _ if self.is_empty() => Vec::new(),
             Input::Text(text) => option(text.trim().into()),
-            Input::Existing(text) | Input::New(text) => option(absolute(text, home).into()),
+            Input::Existing(text) | Input::Folder(text) | Input::New(text) => option(absolute(text, home).into()),
             Input::Paths(paths) => paths.iter().flat_map(|path| option(path.into())).collect(),
             Input::Choice(at, all) => option(all[*at].0.clone().into()),
             Input::Check(_) => vec![self.option.into()],
@@ -170,7 +174,7 @@ impl Form {
     /// The answer that is a text or a file.
     pub fn text(&self, option: &str) -> &str {
         match self.field(option).map(|field| &field.input) {
-            Some(Input::Text(text) | Input::Existing(text) | Input::New(text)) => text.trim(),
+            Some(Input::Text(text) | Input::Existing(text) | Input::Folder(text) | Input::New(text)) => text.trim(),
             _ => "",
         }
     }
@@ -234,10 +238,8 @@ impl Form {
         let mut call = Call::new(&self.words);
         let mut behind = Vec::new();
         for field in self.fields.iter().filter(|field| wanted(field.option)) {
-            let keyfiles_alone = |other: &Field| {
-                let beside = if field.option == "--new-password-fd" { "--new-keyfile" } else { "--keyfile" };
-                other.option == beside && !other.is_empty()
-            };
+            let beside = field.option.replace("password-fd", "keyfile");
+            let keyfiles_alone = |other: &Field| other.option == beside && !other.is_empty();
             match &field.input {
                 Input::NewSecret(secret, again) if !secret.same_as(again) => return Err(Lacking::Repetition),
                 Input::Secret(secret) | Input::NewSecret(secret, _) if !secret.is_empty() => {

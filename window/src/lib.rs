@@ -15,6 +15,7 @@ pub mod icons;
 pub mod measure;
 pub mod open;
 pub mod parts;
+pub mod portal;
 pub mod program;
 pub mod secret_field;
 pub mod steps;

@@ -121,7 +121,7 @@ fn lab(texts: &Texts) -> Form {
     let text = |label, option| Field::more(label, option, Input::Text(String::new()));
     let fields = vec![
         Field::optional(texts.preset, "--preset", Input::Choice(0, presets)),
-        Field::optional(texts.lab_dir, "--dir", Input::Existing(String::new())),
+        Field::optional(texts.lab_dir, "--dir", Input::Folder(String::new())),
         Field::new(texts.lab_out, OUT, Input::New(String::new())),
         text(texts.facility, "--facility"),
         text(texts.workload, "--workload"),

@@ -114,6 +114,12 @@ impl Volume {
         self.verdict.format.is_some() && !self.verdict.folder
     }
 
+    /// Whether that page backs up its header.
+    pub fn backs_up_header(&self) -> bool {
+        let format = self.verdict.format.as_deref().unwrap_or_default();
+        self.changes() && (format.starts_with("LUKS") || ["TrueCrypt", "VeraCrypt"].contains(&format))
+    }
+
     /// Whether it is not a partition of a disk image: those are converted in place only as devices of their own.
     pub fn changes_in_place(&self) -> bool {
         header::partition(&self.at.options).next().is_none()
@@ -152,7 +158,7 @@ pub struct Explained {
     pub advice: Vec<(String, Option<String>)>,
 }
 
-/// Options that `claviger explain` takes too.
+/// Options that `claviger explain` and `claviger verify` take too.
 const EXPLAINED: &[&str] = &["--password-fd", "--keyfile", "--pim"];
 
 /// Options of favourites that the form asks for itself.
@@ -182,10 +188,12 @@ impl Open {
             fields.push(Field::more(texts.can_be_locked, "--isolate-keys", Input::Check(true)));
             fields.push(Field::more(texts.protect_hidden, "--protect-hidden", Input::Check(false)));
             let hidden = Input::Secret(SecretField::default());
-            fields.push(Field::more(texts.hidden_password, "--hidden-password-fd", hidden));
+            fields
+                .push(Field { optional: false, ..Field::more(texts.hidden_password, "--hidden-password-fd", hidden) });
+            fields.push(Field::more(texts.hidden_keyfiles, "--hidden-keyfile", Input::Paths(Vec::new())));
         }
         let dir = volume.at.dir.as_ref().map(|dir| dir.display().to_string()).unwrap_or_default();
-        fields.push(Field::more(texts.place, "", Input::Existing(dir)));
+        fields.push(Field::more(texts.place, "", Input::Folder(dir)));
         let form = Form::about(&volume.at.path, &["mount"], fields).said(texts.open_title, "", texts.mount);
         let rest = options.iter().filter(|option| !ASKED.contains(&option.as_str()));
         let form = Form { words: form.words.into_iter().chain(rest.map(Into::into)).collect(), ..form };
@@ -212,7 +220,7 @@ impl Open {
     /// What is lacking.
     pub fn call(&self, home: &Path) -> Result<Call, Lacking> {
         let protects = self.form.ticked("--protect-hidden");
-        let call = self.form.call_with(&|option| protects || option != "--hidden-password-fd", home)?;
+        let call = self.form.call_with(&|option| protects || !option.starts_with("--hidden-"), home)?;
         // A volume without a password is one whose password is empty.
         let password = call.secrets.iter().any(|(option, _)| *option == "--password-fd")
             || call.words.iter().any(|word| word == "--no-password");
@@ -224,10 +232,26 @@ impl Open {
     /// # Errors
     /// What is lacking.
     pub fn explain(&self, home: &Path) -> Result<Call, Lacking> {
+        let (call, opens) = self.examine("explain", home)?;
+        Ok(if opens { call } else { call.with(["--without-password"]) })
+    }
+
+    /// Checks all copies of its header, or all files of an encrypted folder.
+    ///
+    /// # Errors
+    /// What is lacking.
+    pub fn verify(&self, home: &Path) -> Result<Call, Lacking> {
+        let (call, opens) = self.examine("verify", home)?;
+        let password = self.form.field("--password-fd").map_or("", |field| field.label);
+        opens.then_some(call).ok_or(Lacking::Answer(password))
+    }
+
+    /// A call that writes nothing, and whether a password or a keyfile is part of it.
+    fn examine(&self, verb: &str, home: &Path) -> Result<(Call, bool), Lacking> {
         let mut call = self.form.call_with(&|option| EXPLAINED.contains(&option), home)?;
-        call.words[0] = "explain".into();
-        let given = !call.secrets.is_empty() || call.words.iter().any(|word| word == "--no-password");
-        Ok(if given { call } else { call.with(["--without-password"]) })
+        call.words[0] = verb.into();
+        let opens = !call.secrets.is_empty() || call.words.iter().any(|word| word == "--no-password");
+        Ok((call, opens))
     }
 
     /// Reports a failed mount.
@@ -260,6 +284,24 @@ pub fn explained(done: &Done) -> Explained {
     let findings = list("findings").iter().filter_map(text).chain(done.error.clone()).collect();
     let advice = list("advice").iter().filter_map(|one| Some((text(&one["what"])?, text(&one["command"])))).collect();
     Explained { findings, advice }
+}
+
+/// What `claviger verify` says: the damage, if there is any, and what to do about it.
+pub fn verified(done: &Done, volume: &Volume, texts: &Texts) -> Explained {
+    let list = |name: &str| done.out[name].as_array().cloned().unwrap_or_default();
+    let about = |one: &Value, name: &str, what: &str| Some(format!("{}: {}", one[name].as_str()?, one[what].as_str()?));
+    let (copies, problems) = (list("copies"), list("problems"));
+    let damage = copies.iter().filter_map(|copy| about(copy, "name", "what"));
+    let damage = damage.chain(problems.iter().filter_map(|problem| about(problem, "path", "problem")));
+    let warnings = list("warnings").into_iter().filter_map(|warning| Some(warning.as_str()?.to_owned()));
+    let (sentence, next) = match (done.out["damaged"] == true, volume.backs_up_header()) {
+        (true, true) => (texts.is_damaged, texts.restore_header),
+        (true, false) => (texts.is_damaged, texts.restore_files),
+        (false, true) => (texts.is_sound, texts.copy_header),
+        (false, false) => (texts.is_sound, texts.copy_files),
+    };
+    let findings = std::iter::once(sentence.to_owned()).chain(damage).chain(warnings).collect();
+    Explained { findings, advice: vec![(next.to_owned(), None)] }
 }
 
 #[cfg(test)]

@@ -69,7 +69,7 @@ pub fn note<R>(ui: &mut Ui, icon: Icon, color: Color32, text: &str, more: impl F
         ui.horizontal_top(|ui| {
             icon.draw(ui, 18.0, color);
             ui.vertical(|ui| {
-                told(ui, text, color);
+                announced(ui, text, color);
                 more(ui)
             })
             .inner
@@ -80,7 +80,7 @@ pub fn note<R>(ui: &mut Ui, icon: Icon, color: Color32, text: &str, more: impl F
 }
 
 /// A text that screen readers announce at once.
-pub fn told(ui: &mut Ui, text: &str, color: Color32) -> Response {
+pub fn announced(ui: &mut Ui, text: &str, color: Color32) -> Response {
     let label = ui.colored_label(color, text);
     label.ctx.accesskit_node_builder(label.id, |node| node.set_live(egui::accesskit::Live::Polite));
     label

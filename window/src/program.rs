@@ -156,6 +156,11 @@ impl Programs {
         Self { claviger, environment: Vec::new(), wake: Arc::new(wake) }
     }
 
+    /// What draws the next frame.
+    pub fn wake(&self) -> Arc<dyn Fn() + Send + Sync> {
+        Arc::clone(&self.wake)
+    }
+
     /// Starts it.
     pub fn start(&self, call: Call) -> Job {
         let job = Job(Arc::default());

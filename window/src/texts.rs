@@ -53,6 +53,7 @@ texts! {
     nothing_at_hand: "No favourites and no encrypted removable drives.", "Keine Favoriten und keine verschlüsselten Wechseldatenträger.";
     open_other: "Open a volume…", "Datenträger öffnen…";
     open_it: "Open…", "Öffnen…";
+    folder_or_device: "Folder or device…", "Ordner oder Gerät…";
     is_mounted: "mounted", "eingehängt";
     is_served: "served", "freigegeben";
     needs_attention: "needs attention", "Achtung";
@@ -69,6 +70,10 @@ texts! {
     unmount_all: "Unmount all", "Alle aushängen";
     clean_up: "Clean up", "Aufräumen";
     unmounting: "Writing changes and unmounting", "Änderungen werden geschrieben, dann wird ausgehängt";
+    unmounted: "{} is unmounted.", "{} ist ausgehängt.";
+    all_unmounted: "All volumes are unmounted.", "Alle Datenträger sind ausgehängt.";
+    mounted_at: "“{name}” is mounted at {dir}. Under Volumes, you can open its folder or unmount it.", "„{name}“ ist unter {dir} eingehängt. Unter „Datenträger“ lässt sich der Ordner öffnen oder der Datenträger aushängen.";
+    unlocked: "“{}” is unlocked.", "„{}“ ist entsperrt.";
     locking: "Locking", "Wird gesperrt";
     looking: "Identifying", "Wird erkannt";
     read_only: "read-only", "schreibgeschützt";
@@ -109,10 +114,19 @@ texts! {
     can_be_locked: "Allow locking while mounted", "Sperren erlauben, während er eingehängt ist";
     protect_hidden: "Protect the hidden volume inside", "Das verborgene Volume darin schützen";
     hidden_password: "Password of the hidden volume", "Passwort des verborgenen Volumes";
+    hidden_keyfiles: "Keyfiles of the hidden volume", "Schlüsseldateien des verborgenen Volumes";
     place: "Mount point", "Ordner zum Einhängen";
     wrong_password: "Wrong password.", "Falsches Passwort.";
     why_not: "Why does it not open?", "Warum lässt er sich nicht öffnen?";
     explaining: "Looking for the reason", "Der Grund wird gesucht";
+    verify: "Verify", "Prüfen";
+    verifying: "Verifying", "Wird geprüft";
+    is_sound: "No damage found.", "Kein Schaden gefunden.";
+    is_damaged: "There is damage.", "Es gibt einen Schaden.";
+    copy_header: "Without its header the volume is lost. Back up the header under “Change…”.", "Ohne seinen Header ist der Datenträger verloren. Den Header unter „Ändern…“ sichern.";
+    copy_files: "Back up the files regularly.", "Die Dateien regelmäßig sichern.";
+    restore_header: "Copy the files to another volume first. Then restore the header from a backup under “Change…”.", "Zuerst die Dateien auf einen anderen Datenträger kopieren. Dann den Header unter „Ändern…“ aus einer Sicherung wiederherstellen.";
+    restore_files: "Copy the files that still open to another place, and restore the others from a backup.", "Dateien, die sich noch öffnen lassen, an einen anderen Ort kopieren und die anderen aus einer Sicherung wiederherstellen.";
     findings: "Findings", "Befunde";
     change_it: "Change…", "Ändern…";
     // Creating.
@@ -261,6 +275,7 @@ texts! {
     // Choosing a file.
     choose_title: "Choose a file, folder or device", "Datei, Ordner oder Gerät auswählen";
     choose_explanation: "Click a folder to enter it, or a file to choose it.", "Ein Klick auf einen Ordner öffnet ihn, auf eine Datei wählt sie aus.";
+    not_local: "The file dialog returned “{}”, which is not a file on this machine. Choose another file, or copy it here first.", "Der Dateidialog lieferte „{}“. Das ist keine Datei auf diesem Rechner. Bitte eine andere wählen oder sie vorher hierher kopieren.";
     empty_folder: "Nothing to choose in this folder.", "In diesem Ordner gibt es nichts auszuwählen.";
     nothing_there: "Nothing exists at this path.", "Unter diesem Pfad gibt es nichts.";
     path: "Path", "Pfad";

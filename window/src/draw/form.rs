@@ -1,7 +1,7 @@
 //! The questions of a form, each with its error.
 
 use claviger_crypto::password_strength::{PasswordStrength, StrengthVerdict};
-use eframe::egui::{self, Button, ComboBox, Margin, Response, RichText, TextEdit, Ui};
+use eframe::egui::{self, Button, CollapsingHeader, ComboBox, Margin, Response, RichText, TextEdit, Ui};
 
 use super::Action;
 use crate::form::{Field, Form, Input};
@@ -30,7 +30,8 @@ pub fn form(
         action = action.or(field(ui, form, number, layout, texts));
     }
     if !more.is_empty() {
-        ui.collapsing(texts.more, |ui| {
+        let lacks = form.reveal && more.iter().any(|number| form.complaint(*number, texts).is_some());
+        CollapsingHeader::new(texts.more).open(lacks.then_some(true)).show(ui, |ui| {
             for number in more {
                 action = action.take().or(field(ui, form, number, layout, texts));
             }
@@ -68,7 +69,7 @@ fn field(ui: &mut Ui, form: &mut Form, number: usize, layout: Option<&str>, text
                 drawn.request_focus();
             }
         }
-        Input::New(text) | Input::Existing(text) => {
+        Input::New(text) | Input::Existing(text) | Input::Folder(text) => {
             let (drawn, chooses) = path_field(ui, label, text, texts);
             if reveals {
                 drawn.request_focus();
@@ -133,9 +134,9 @@ fn field(ui: &mut Ui, form: &mut Form, number: usize, layout: Option<&str>, text
 
 /// What is missing, at its field; the page goes there.
 fn complain(ui: &mut Ui, text: &str, reveals: bool) {
-    let said = parts::told(ui, text, Palette::of(ui).danger);
+    let complaint = parts::announced(ui, text, Palette::of(ui).danger);
     if reveals {
-        said.scroll_to_me(Some(egui::Align::Center));
+        complaint.scroll_to_me(Some(egui::Align::Center));
     }
 }
 

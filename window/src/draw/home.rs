@@ -26,9 +26,10 @@ struct Row<'a> {
 }
 
 pub fn home_foot(home: &Home, texts: &'static Texts) -> Foot {
-    let side = (home.mounted.len() > 1).then_some((texts.unmount_all, Action::UnmountAll));
-    let primary = Some((texts.open_other, Action::Choose(None)));
-    Foot { side: side.into_iter().collect(), primary, ..Foot::default() }
+    let unmount_all = (home.mounted.len() > 1).then_some((texts.unmount_all, Action::UnmountAll));
+    // The desktop's dialog shows files alone.
+    let side = unmount_all.into_iter().chain([(texts.folder_or_device, Action::Browse(None))]).collect();
+    Foot { side, primary: Some((texts.open_other, Action::Choose(None))), ..Foot::default() }
 }
 
 pub fn home(ui: &mut Ui, home: &Home, texts: &Texts) -> Option<Action> {
@@ -156,7 +157,7 @@ fn row(ui: &mut Ui, row: &Row<'_>, texts: &Texts) -> Option<Action> {
             });
             dim(ui, &row.facts);
             if let Some(trouble) = row.trouble {
-                parts::told(ui, trouble, palette.warning);
+                parts::announced(ui, trouble, palette.warning);
             }
         });
     };

@@ -40,14 +40,16 @@ pub enum Action {
     Unlock(PathBuf),
     Unmount(PathBuf),
     UnmountAll,
-    /// Choose a file to open, or for the field of this number.
+    /// Choose a file to open, or for the field of this number: in the desktop's dialog, or on a page of the window.
     Choose(Option<usize>),
+    Browse(Option<usize>),
     /// The form is filled in.
     Go,
     /// The next step of a volume that is made, or the one before.
     Next,
     Previous,
     Explain,
+    Verify,
     Change,
     /// Change this keyslot, or remove it.
     Keyslot(String, bool),

@@ -16,6 +16,9 @@ pub fn open_foot(open: &Open, texts: &'static Texts) -> Foot {
     if !open.unlocks && (known || open.volume.verdict.partitions.is_empty()) {
         side.push((texts.why_not, Action::Explain));
     }
+    if !open.unlocks && known {
+        side.push((texts.verify, Action::Verify));
+    }
     if !open.unlocks && open.volume.changes() {
         side.push((texts.change_it, Action::Change));
     }

@@ -63,6 +63,11 @@ impl Window {
 
     /// The same in this language.
     pub fn with(texts: &'static Texts) -> Option<Self> {
+        Self::on(texts, None)
+    }
+
+    /// The same with a desktop on this session bus.
+    pub fn on(texts: &'static Texts, bus: Option<String>) -> Option<Self> {
         let claviger = claviger()?;
         let folder = tempfile::tempdir().expect("a folder");
         let path = |name: &str| folder.path().join(name);
@@ -73,7 +78,7 @@ impl Window {
         let mut programs = Programs::at(claviger.clone(), || {});
         programs.environment.push(("CLAVIGER_RUNTIME_DIR", path("runtime").into()));
         let (home, favourites) = (path("home"), path("favourites.toml"));
-        let places = Places { home, favourites, system: path("sys"), udev: path("udev") };
+        let places = Places { home, favourites, system: path("sys"), udev: path("udev"), bus };
         let app = App::new(programs, texts, places);
         let harness =
             Harness::builder().with_size(vec2(720.0, 1600.0)).build_ui_state(|ui, app: &mut App| app.draw(ui), app);
@@ -163,6 +168,13 @@ impl Window {
         self.until(words, |harness| harness.query_all_by(|node| has(node, words)).next().is_some());
     }
 
+    /// Waits until no text is this one.
+    #[track_caller]
+    pub fn sees_no_more(&mut self, words: &str) {
+        let is = |node: &egui_kittest::kittest::AccessKitNode<'_>| text(node).as_deref() == Some(words);
+        self.until(&format!("the end of “{words}”"), |harness| harness.query_all_by(is).next().is_none());
+    }
+
     /// Waits for this button, box or page, and clicks on it as a screen reader does.
     #[track_caller]
     pub fn click(&mut self, name: &str) {
@@ -209,8 +221,8 @@ impl Window {
         self.harness.root().children_recursive().filter_map(|node| text(&node.accesskit_node())).collect()
     }
 
-    /// What the window has let be seen of all fields and texts.
-    pub fn told(&self) -> String {
+    /// All that screen readers learn of fields and texts.
+    pub fn accessible_data(&self) -> String {
         let nodes = self.harness.root().children_recursive();
         nodes.map(|node| format!("{:?}\n", node.accesskit_node().data())).collect()
     }

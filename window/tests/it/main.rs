@@ -5,4 +5,5 @@ mod frame;
 mod halfway;
 mod packaging;
 mod pages;
+mod portal;
 mod words;

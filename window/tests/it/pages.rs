@@ -14,7 +14,7 @@ use claviger_window::header::{Header, Keyslot};
 use claviger_window::home::AtHand;
 use claviger_window::open::{Verdict, Volume};
 use claviger_window::program::Programs;
-use claviger_window::texts::ENGLISH as T;
+use claviger_window::texts::{ENGLISH as T, GERMAN};
 use eframe::egui::{Key, vec2};
 use egui_kittest::kittest::NodeT;
 
@@ -47,7 +47,7 @@ fn a_volume_is_mounted_locked_unlocked_and_unmounted() {
         window.harness.event(eframe::egui::Event::Text(letter.into()));
     }
     window.harness.run_steps(1);
-    assert!(!window.told().contains(PASSWORD), "nobody is told a password");
+    assert!(!window.accessible_data().contains(PASSWORD), "nobody is told a password");
     window.click(T.mount);
     window.sees(T.open_folder);
     let dir = window.mounted_at();
@@ -338,6 +338,36 @@ fn a_folder_is_made_and_opened() {
     assert!(names.len() == 1 && names[0].file_name() != "letter", "{names:?}");
     let told = window.run(&["cat", "--password-file", "password", "home/letters", ":/letter"]);
     assert_eq!(told, "dear");
+}
+
+/// A volume is verified on its page, in both languages: the damage is named, and what to do next.
+#[test]
+fn a_volume_is_verified() {
+    for texts in [&T, &GERMAN] {
+        let Some(mut window) = Window::with(texts) else { return };
+        let volume = window.empty_volume("v.luks", "LUKS2", "20M");
+        window.harness.state_mut().act(Action::Look(volume.clone()));
+        window.click(texts.verify);
+        window.sees(texts.is_missing);
+        window.types(texts.password, 0, "wrong");
+        window.click(texts.verify);
+        window.sees(texts.wrong_password);
+        window.types(texts.password, 0, PASSWORD);
+        window.click(texts.verify);
+        window.sees(texts.is_sound);
+        window.sees(texts.copy_header);
+        // The second copy of its header, whose checksum is wrong now. The page is left meanwhile.
+        let file = fs::File::options().write(true).open(&volume).expect("the volume");
+        std::os::unix::fs::FileExt::write_all_at(&file, b"damage", 20000).expect("written");
+        let app = window.harness.state_mut();
+        app.act(Action::Verify);
+        app.act(Action::Home);
+        window.until("the end", |harness| harness.state().has_finished_elsewhere());
+        window.harness.state_mut().act(Action::Return);
+        window.sees(texts.is_damaged);
+        window.sees("secondary: ");
+        window.sees(texts.restore_header);
+    }
 }
 
 /// Bars come one after the other, and measuring can be cancelled.

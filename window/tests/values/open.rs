@@ -44,6 +44,26 @@ fn a_favourites_options_and_what_was_typed_become_one_call() {
     assert_eq!(open.trouble.as_deref(), Some(ENGLISH.wrong_password));
 }
 
+fn fill(open: &mut Open, option: &str, input: Input) {
+    open.form.field_mut(option).expect("a field").input = input;
+}
+
+/// Keyfiles of the outer volume do not stand for the password of the hidden one.
+#[test]
+fn a_hidden_password_or_keyfile_is_needed_to_protect() {
+    let mut open = Open::new(volume(Verdict { format: Some("VeraCrypt".into()), ..Verdict::default() }, &[]), &ENGLISH);
+    fill(&mut open, "--keyfile", Input::Paths(vec!["/outer".into()]));
+    fill(&mut open, "--protect-hidden", Input::Check(true));
+    assert_eq!(open.call(Path::new("/")).err(), Some(Lacking::Answer(ENGLISH.hidden_password)));
+    fill(&mut open, "--hidden-keyfile", Input::Paths(vec!["/inner".into()]));
+    let words = open.call(Path::new("/")).expect("nothing lacks").text();
+    let words: Vec<_> = words.iter().map(String::as_str).filter(|word| word.contains("hidden")).collect();
+    assert_eq!(words, ["--protect-hidden", "--no-hidden-password", "--hidden-keyfile"]);
+    fill(&mut open, "--protect-hidden", Input::Check(false));
+    let words = open.call(Path::new("/")).expect("nothing lacks").text();
+    assert!(words.iter().all(|word| !word.contains("hidden")), "{words:?}");
+}
+
 #[test]
 fn what_only_an_option_tells_is_opened_too() {
     let empty = volume(Verdict { folder: true, ..Verdict::default() }, &["--format=eCryptfs"]);
