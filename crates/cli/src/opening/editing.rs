@@ -9,7 +9,7 @@ use claviger_engine::formats::{self, Derivation, Facts, HeaderEditor, Prepared};
 use claviger_engine::opening::HeaderFound;
 use claviger_engine::spec::Cost;
 use claviger_engine::store::{Access, FileStore};
-use claviger_engine::{Credential, Error, ErrorKind, Format, Header, Opening, Spec, Store, Unlock};
+use claviger_engine::{Advice, Credential, Error, ErrorKind, Format, Header, Opening, Spec, Store, Unlock};
 use claviger_serve::sessions;
 use serde::Serialize;
 
@@ -254,7 +254,15 @@ pub struct Written {
     derivation: Option<Derivation>,
     /// What was written, in order; empty if nothing needed a change.
     written: Vec<String>,
+    /// Whether something remains damaged that only a header backup restores.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    damaged: bool,
     warnings: Vec<String>,
+}
+
+/// Whether something is damaged that the change does not repair, and only a header backup restores.
+pub fn needs_backup(prepared: &Prepared) -> bool {
+    prepared.warnings.iter().any(|warning| warning.advice == Some(Advice::RestoreHeader))
 }
 
 impl Written {
@@ -266,6 +274,7 @@ impl Written {
             keyslot: prepared.keyslot,
             derivation: prepared.derivation,
             written: prepared.edit.steps.iter().map(|s| s.what.clone()).collect(),
+            damaged: needs_backup(&prepared),
             warnings: advice::warn(&prepared.warnings),
         }
     }
@@ -273,9 +282,10 @@ impl Written {
 
 impl Report for Written {
     fn text(&self, out: &mut dyn Write) -> io::Result<()> {
-        let Self { path, format, keyslot, derivation: _, written, warnings: _ } = self;
+        let Self { path, format, keyslot, derivation: _, written, damaged, warnings: _ } = self;
         let keyslot = keyslot.map(|n| format!(", keyslot {n}")).unwrap_or_default();
         match &written[..] {
+            [] if *damaged => writeln!(out, "{path}: {format}{keyslot}: damaged beyond repair; nothing was written"),
             [] => writeln!(out, "{path}: {format}{keyslot}: nothing to do"),
             written => writeln!(out, "{path}: {format}{keyslot}. Written: {}.", written.join(", ")),
         }

@@ -723,7 +723,7 @@ fn row(slot: &KeyslotFacts) -> String {
     match slot {
         KeyslotFacts::Luks1(slot) => {
             parts.extend(slot.kdf.iter().map(|kdf| derived(kdf.kind, Some(&kdf.hash), kdf.iterations)));
-            parts.extend(slot.damaged.clone());
+            parts.extend(slot.damaged.as_deref().map(damaged));
         }
         KeyslotFacts::Luks2(slot) => {
             if let Some(kdf) = &slot.kdf {
@@ -733,6 +733,7 @@ fn row(slot: &KeyslotFacts) -> String {
             let unusual = Some(slot.priority).filter(|priority| *priority != Luks2Priority::Normal);
             parts.extend(unusual.map(|priority| priority.name().to_owned()));
             parts.extend((slot.opens == Some(Luks2Opens::Nothing)).then(|| "nothing (unbound)".to_owned()));
+            parts.extend(slot.damaged.as_deref().map(damaged));
         }
         KeyslotFacts::BitLocker(slot) => {
             parts.push(format!("{} {{{}}}", slot.kind, slot.guid));
@@ -744,6 +745,10 @@ fn row(slot: &KeyslotFacts) -> String {
         _ => {}
     }
     format!("{:>2}  {}", slot.number(), output::printable(&parts.join(", ")))
+}
+
+fn damaged(what: &str) -> String {
+    format!("damaged: {what}")
 }
 
 fn derived(kdf: &str, hash: Option<&str>, iterations: u32) -> String {

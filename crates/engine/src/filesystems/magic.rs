@@ -117,6 +117,10 @@ static TABLES: &[Mark] = &[
     mark(510, b"\x55\xaa", "a boot sector or partition table"),
 ];
 
+/// A bound of the probability that random bytes begin like one of these formats.
+#[cfg(test)]
+pub(crate) const BY_CHANCE: f64 = 3e-9;
+
 /// The format of a store that begins with `start`, if it looks random but has a magic number.
 pub(crate) fn compressed_or_encrypted(start: &[u8]) -> Option<&'static str> {
     find(RANDOM_LOOKING, start).or_else(|| is_ecryptfs(start).then_some(ECRYPTFS.0))
@@ -162,11 +166,15 @@ pub(crate) fn known(start: &[u8]) -> Option<&'static str> {
 /// above (the distribution is skewed) and six below. They reject random bytes less than once in 10^9. Text, code, tables and a
 /// counter are far outside.
 pub(crate) fn looks_random(bytes: &[u8]) -> bool {
+    (120.0..=480.0).contains(&chi_square(bytes))
+}
+
+/// Pearson's chi-square over byte values.
+pub(crate) fn chi_square(bytes: &[u8]) -> f64 {
     let mut counts = [0u32; 256];
     bytes.iter().for_each(|b| counts[usize::from(*b)] += 1);
     let expected = bytes.len() as f64 / 256.0;
-    let chi_square: f64 = counts.iter().map(|c| (f64::from(*c) - expected).powi(2) / expected).sum();
-    (120.0..=480.0).contains(&chi_square)
+    counts.iter().map(|c| (f64::from(*c) - expected).powi(2) / expected).sum()
 }
 
 impl Mark {
@@ -210,6 +218,13 @@ mod tests {
         let mut half = random(512);
         half[256..].fill(0);
         assert!(!looks_random(&half));
+    }
+
+    #[test]
+    fn random_bytes_rarely_begin_with_a_mark() {
+        let by_chance = |len: usize| 256f64.powi(-(len as i32));
+        let marks: f64 = RANDOM_LOOKING.iter().map(|mark| by_chance(mark.bytes.len())).sum();
+        assert!(marks + by_chance(4) < BY_CHANCE, "{marks:e}: keyslots (luks/areas.rs) allow for no more");
     }
 
     #[test]

@@ -211,4 +211,19 @@ pub struct AreaReport {
     pub not_random: u64,
     /// How many of those are all zeros.
     pub zeros: u64,
+    /// The damaged parts, if they are located.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub damage: Vec<AreaDamage>,
+}
+
+/// A damaged part of an area.
+#[derive(Debug, Serialize)]
+#[non_exhaustive]
+pub struct AreaDamage {
+    /// Its offset in the store, in bytes.
+    pub at: u64,
+    /// Its size, in bytes: whole sectors.
+    pub len: u64,
+    /// What its bytes are: `zeros`, `text`, `the start of an ext4 file system`, `not random`.
+    pub what: String,
 }

@@ -30,8 +30,8 @@ pub mod truecrypt;
 mod unencrypted;
 
 pub use change::{
-    AreaReport, CopyReport, CopyState, Derivation, HeaderAttributes, HeaderBackup, NewCredential, Prepared, Protection,
-    RecoveryPassword, Removal, RestoreFrom, TokenChange, Verified,
+    AreaDamage, AreaReport, CopyReport, CopyState, Derivation, HeaderAttributes, HeaderBackup, NewCredential, Prepared,
+    Protection, RecoveryPassword, Removal, RestoreFrom, TokenChange, Verified,
 };
 use creator::stored_behind;
 pub use creator::{Choices, Creator, HiddenRoom, creator_of};

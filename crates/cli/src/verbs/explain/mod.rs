@@ -413,15 +413,23 @@ impl Explained {
         }
     }
 
-    /// Reports damage that does not prevent trials, and how to repair it.
+    /// Reports damage that does not prevent trials and is not reported yet, and how to repair it.
     fn is_damaged_in_part(&mut self, targets: &[UnlockTarget]) {
+        let partition = self.partition;
         for target in targets {
-            let damage = target.header.damage();
-            if damage.iter().any(|warning| warning.advice == Some(engine::Advice::RepairHeader)) {
+            let mut damage = target.header.damage();
+            damage.retain(|warning| !self.findings.iter().any(|finding| finding.contains(&warning.what)));
+            let advised = |advice| damage.iter().any(|warning| warning.advice.as_ref() == Some(advice));
+            self.partition = target.partition.or(partition);
+            if advised(&engine::Advice::RepairHeader) {
                 self.suggest("To repair it:", "header repair", &[&format!("--format={}", target.format)]);
+            }
+            if advised(&engine::Advice::RestoreHeader) {
+                self.restore_from_backup("If you have a header backup:", &[target.format]);
             }
             self.findings.extend(damage.into_iter().map(|warning| warning.what));
         }
+        self.partition = partition;
     }
 
     /// Explains what random bytes may be, and how to try that.
@@ -490,13 +498,17 @@ impl Explained {
     ) -> Result<()> {
         self.trials = search.tried;
         match search.found {
-            Some(found) => self.opened(args, store, &targets[found.target], found),
+            Some(found) => {
+                let target = &targets[found.target];
+                self.opened(args, store, target, found)?;
+                self.is_damaged_in_part(std::slice::from_ref(target));
+            }
             None => {
-                self.is_damaged_in_part(targets);
                 self.nothing_opens(targets, search.error);
-                Ok(())
+                self.is_damaged_in_part(targets);
             }
         }
+        Ok(())
     }
 
     fn opened(
@@ -659,7 +671,7 @@ impl Explained {
             ErrorKind::WrongCredential(_) => {
                 let sure = self.diagnosis.sure();
                 if sure {
-                    self.tried_on_keyslots(&error);
+                    self.tried_on_keyslots(&error, targets);
                 }
                 self.findings.push(format!(
                     "Nothing opens it as {}: neither the given credentials nor their variants ({} trials).",
@@ -697,16 +709,21 @@ impl Explained {
     }
 
     /// Reports which keyslots were tried, and which are damaged.
-    fn tried_on_keyslots(&mut self, error: &Error) {
+    fn tried_on_keyslots(&mut self, error: &Error, targets: &[UnlockTarget]) {
         let what = error.kind.to_string();
         if !what.is_empty() {
             self.findings.push(format!("Its header can be read; {what}."));
         }
-        match advice::to_try(error) {
+        let from_backup = error.advice.as_deref() == Some(&engine::Advice::RestoreHeader);
+        match if from_backup { error.hint.clone() } else { advice::to_try(error) } {
             Some(hint) => self.findings.push(hint),
             None => self
                 .findings
                 .push("The passphrase is wrong, or belongs to a keyslot that was removed or damaged.".to_owned()),
+        }
+        if from_backup {
+            let formats: Vec<_> = targets.iter().map(|target| target.format).collect();
+            self.restore_from_backup("If you have a header backup:", &formats);
         }
     }
 }

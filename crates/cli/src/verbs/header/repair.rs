@@ -5,9 +5,10 @@ use claviger_engine::store::Access;
 use claviger_engine::{Advice, Credential, Error, ErrorKind, Unlock};
 
 use crate::opening::credentials::CredentialArgs;
-use crate::opening::editing::{HeaderArgs, Named};
+use crate::opening::editing::{HeaderArgs, Named, needs_backup};
 use crate::opening::patience::PatienceArgs;
 use crate::process::guard;
+use crate::terminal::exit::Silent;
 use crate::terminal::progress::Progress;
 use crate::terminal::{cancel, prompt};
 
@@ -19,7 +20,10 @@ use crate::terminal::{cancel, prompt};
 ///
 /// LUKS2 has two copies of its header: a damaged or outdated one is rewritten from the other, or restored if its
 /// checksum proves it (`wipefs` erases only a few bytes). LUKS1 fields are repaired where only one value is possible;
-/// if its signature is lost, a password must prove the rest. Keys are never touched: an overwritten keyslot is lost.
+/// if its signature is lost, a password must prove the rest. Keys are never touched: an overwritten keyslot is named, and
+/// only a header backup restores it.
+///
+/// Exits with 4 if a keyslot remains damaged.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   claviger header repair disk.luks
@@ -57,7 +61,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             Error::misuse(format!("nothing was repaired{why}")).at(&args.header.path)
         })?;
     }
-    named.carry_out(prepared, args.json)
+    let damaged = needs_backup(&prepared);
+    named.carry_out(prepared, args.json)?;
+    if damaged { Err(Silent::damaged().into()) } else { Ok(()) }
 }
 impl Args {
     /// Plans the repair, and asks for a credential if the header is sealed.

@@ -24,7 +24,8 @@ use crate::verbs::deniability::{self, DeniabilityArgs};
 /// written.
 ///
 /// TrueCrypt and VeraCrypt: also samples sectors across the volume for zeros and patterns, which would reveal where
-/// data lie. LUKS: also checks that the area of every keyslot looks random; only its own credential proves more.
+/// data lie. LUKS: also checks that the area of every keyslot looks random, and names what does not; only a keyslot's
+/// own credential proves more.
 ///
 /// Copies that do not open are tried in every way; --hash and --cipher speed that up.
 ///

@@ -4,6 +4,7 @@ use std::fs;
 use std::process::Command;
 
 use claviger_testkit::tools;
+use serde_json::json;
 
 use crate::common::*;
 
@@ -142,13 +143,104 @@ fn a_destroyed_keyslot_is_named_although_another_one_opens() {
         edit(&path, |image| image[area..area + 4096].fill(0));
         let verified = run(["verify", "--json", "--password-file", &second, &path]).fails(4, &[]).json();
         let (named, zeros) = (verified["warnings"].to_string(), &verified["areas"][0]["zeros"]);
-        assert!(named.contains("Keyslot 0 is damaged and no longer opens: 8 of the 500"), "{verified}");
+        let damage = format!("from byte {area} on, 4096 bytes are zeros");
+        assert!(named.contains(&format!("Keyslot 0 is damaged and no longer opens: {damage}")), "{verified}");
         assert!(!named.contains("not opened") && *zeros == 8, "{verified}");
-        contents(&path, &folder.password).fails(2, &["Keyslot 0 is damaged", "header restore"]);
+        assert_eq!(verified["areas"][0]["damage"], json!([{ "at": area, "len": 4096, "what": "zeros" }]));
+        contents(&path, &folder.password)
+            .fails(2, &["Keyslot 0 is damaged", "may be right", "passphrase of another keyslot", "header restore"]);
         contents(&path, &second).succeeds();
+        let opened = run(["explain", "--password-file", &second, &path]).succeeds().text();
+        assert!(opened.contains("opens as a") && opened.contains(&damage), "{opened}");
         run(["keyslot", "kill", "--yes", "--password-file", &second, &path, "0"]).succeeds();
         run(["verify", "--password-file", &second, &path]).succeeds();
     }
+}
+
+/// The first bytes of an ext4 file system, as far as `detect` reads them.
+fn ext4() -> Vec<u8> {
+    let mut start = vec![0; 4096];
+    for (at, bytes) in [(0x28, [0, 8, 0, 0]), (0x38, [0x53, 0xef, 0, 0]), (0x60, [0x40, 0, 0, 0])] {
+        start[0x400 + at..][..4].copy_from_slice(&bytes);
+    }
+    start
+}
+
+#[test]
+fn every_verb_names_a_damaged_keyslot_of_cryptsetup_and_what_is_in_it() {
+    if tools::program("cryptsetup").is_none() {
+        return;
+    }
+    let folder = Folder::new();
+    let key = text(&folder, "key", PASSWORD);
+    let prose = "The quick brown fox jumps over the lazy dog.\n".repeat(100);
+    let contents = [
+        (vec![0; 4096], 4096, "zeros"),
+        (vec![0; 512], 512, "zeros"),
+        (prose.as_bytes()[..4096].to_vec(), 4096, "text"),
+        (ext4(), 4096, "the start of an ext4 file system"),
+    ];
+    for (kind, area) in [("luks1", 4096), ("luks2", 0x8000)] {
+        let (intact, path, backup) = (folder.str(kind), folder.str("damaged"), folder.str(&format!("{kind}.backup")));
+        fs::write(&intact, vec![0; 20 << 20]).expect("a file");
+        let format = ["luksFormat", "-q", "--type", kind, "--pbkdf", "pbkdf2", "--pbkdf-force-iterations", "1000"];
+        let made = Command::new("cryptsetup").args(format).args(["--key-file", &key, &intact]).output();
+        assert!(made.expect("cryptsetup starts").status.success());
+        run(["header", "backup", &intact, &backup]).succeeds();
+        let with_key = |verb: &str, path: &str| run([verb, "--keyfile", &key, "--no-password", path]);
+        assert!(!run(["header", "show", &intact]).succeeds().text().contains("damaged"));
+        assert!(!run(["explain", "--without-password", &intact]).text().contains("damaged"));
+        assert!(with_key("verify", &intact).succeeds().text().contains("500 of 500 sectors look random"));
+        assert!(run(["header", "repair", "--yes", &intact]).succeeds().text().contains("nothing to do"));
+        for (bytes, len, what) in &contents {
+            let at = area + 8192;
+            fs::copy(&intact, &path).expect("a copy");
+            edit(&path, |image| image[at..at + bytes.len()].copy_from_slice(bytes));
+            let before = fs::read(&path).expect("a file");
+            let damage = format!("from byte {at} on, {len} bytes are {what}");
+            let names = |text: String| assert!(text.contains(&damage), "{kind}, {what}: {text}");
+            names(run(["header", "show", &path]).succeeds().text());
+            names(run(["keyslot", "list", &path]).succeeds().text());
+            let shown = run(["header", "show", "--json", &path]).succeeds().json();
+            assert_eq!(shown["header"]["keyslots"][0]["damaged"], damage.as_str());
+            for explained in [run(["explain", "--without-password", &path]), with_key("explain", &path)] {
+                let text = explained.text();
+                assert_eq!((explained.code, text.matches(&damage).count()), (2, 1), "{text}");
+                assert_eq!(text.matches("header restore").count(), 1, "{text}");
+            }
+            let text = with_key("explain", &path).text();
+            assert!(text.contains("may be right") && !text.contains("another keyslot"), "{text}");
+            with_key("verify", &path).fails(2, &[&damage, "may be right"]);
+            let repaired = run(["header", "repair", "--yes", &path]).fails(4, &[&damage, "header restore"]);
+            assert!(repaired.text().contains("damaged beyond repair"), "{repaired:?}");
+            assert_eq!(run(["header", "repair", "--yes", "--json", &path]).fails(4, &[]).json()["damaged"], true);
+            assert!(fs::read(&path).expect("a file") == before, "nothing was written");
+        }
+        run(["header", "restore", "--yes", "--from", &backup, &path]).succeeds();
+        with_key("verify", &path).succeeds();
+    }
+}
+
+/// The keyslot of a reencryption has checksums in its area, or nothing yet.
+#[test]
+fn the_area_of_a_reencryption_is_not_judged_and_an_unbound_keyslot_is() {
+    let folder = Folder::new();
+    let path = folder.luks2("v");
+    let second = text(&folder, "second", "second");
+    let add = ["keyslot", "add", "--unbound", "256", "--kdf", "pbkdf2", "--iterations", "1000"];
+    run([&add[..], &["--new-password-file", &second, &path]].concat()).succeeds();
+    run(["reencrypt", "--yes", "--init-only", "--password-file", &folder.password, &path]).succeeds();
+    let keyslots = || {
+        let shown = run(["header", "show", "--json", &path]).succeeds().json();
+        shown["header"]["keyslots"].as_array().expect("a list").clone()
+    };
+    let all = keyslots();
+    assert!(all.iter().any(|slot| slot["type"] == "reencrypt"), "{all:?}");
+    assert!(all.iter().all(|slot| slot["damaged"].is_null()), "{all:?}");
+    let unbound = all.iter().position(|slot| slot["opens"] == "nothing (unbound)").expect("it was added");
+    let at = all[unbound]["area_offset"].as_u64().expect("an offset") as usize;
+    edit(&path, |image| image[at..at + 512].fill(0));
+    assert_eq!(keyslots()[unbound]["damaged"], format!("from byte {at} on, 512 bytes are zeros"));
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Common parts of LUKS1 and LUKS2: the areas of keyslots, in which the volume key is stored split and encrypted.
 
+mod areas;
 pub(in crate::formats) mod kdf;
 pub(in crate::formats) mod uuid;
 
@@ -14,9 +15,9 @@ use crate::advice::{Advice, Warning};
 use crate::credential::{Credential, whole_keyfile};
 use crate::error::{Error, ErrorKind, Result};
 use crate::filesystems::magic;
-use crate::formats::AreaReport;
 use crate::random;
 use crate::store::Store;
+pub(super) use areas::{KeyslotAreas, damage_shown, look_at_area, may_be_right, no_longer_opens, warning};
 
 /// What opened a volume, in words: a keyslot, or else the volume key itself.
 pub(super) fn opened_by(keyslot: Option<u32>) -> String {
@@ -84,75 +85,6 @@ impl Area<'_> {
     pub fn len(&self) -> usize {
         (self.key_len * self.stripes).next_multiple_of(512)
     }
-}
-
-/// Looks at the `len` bytes of key material of keyslot `number`, from the offset `at` on: all of them look random. Behind them is
-/// padding, which some programs leave unchanged. Bytes past the end of the store are zeros here.
-///
-/// # Errors
-/// `Io`.
-pub(super) fn look_at_area(store: &dyn Store, number: u32, at: u64, len: usize) -> Result<AreaReport> {
-    let mut bytes = vec![0; len / 512 * 512];
-    let stored = store.len().saturating_sub(at).min(bytes.len() as u64) as usize;
-    store.read_at(at, &mut bytes[..stored])?;
-    let sectors = bytes.chunks_exact(512);
-    let not_random = sectors.clone().filter(|sector| !magic::looks_random(sector));
-    let zeros = not_random.clone().filter(|sector| sector.iter().all(|byte| *byte == 0)).count() as u64;
-    let name = format!("keyslot {number}");
-    Ok(AreaReport { name, sectors: sectors.len() as u64, not_random: not_random.count() as u64, zeros })
-}
-
-/// Describes the damage if a part of a keyslot's area does not look random.
-pub(super) fn overwritten(number: u32, area: &AreaReport) -> Option<String> {
-    let AreaReport { sectors, not_random, .. } = area;
-    (*not_random > 0).then(|| {
-        format!(
-            "Keyslot {number} is damaged and no longer opens: {not_random} of the {sectors} sectors of its area do \
-             not look random."
-        )
-    })
-}
-
-/// What a check found in the areas of keyslots.
-#[derive(Default)]
-pub(super) struct KeyslotAreas {
-    areas: Vec<AreaReport>,
-    /// Warnings of single keyslots.
-    pub warnings: Vec<Warning>,
-    /// The keyslots that look sound, but were not opened.
-    not_opened: Vec<u32>,
-}
-
-impl KeyslotAreas {
-    /// Judges the area of a keyslot. The check has opened the keyslot `opened`.
-    pub fn add(&mut self, number: u32, area: AreaReport, opened: Option<u32>) {
-        match overwritten(number, &area) {
-            Some(what) => self.warnings.push(what.into()),
-            None if opened == Some(number) => {}
-            None => self.not_opened.push(number),
-        }
-        self.areas.push(area);
-    }
-
-    /// Adds all warnings to `warnings`. Returns the areas, and whether one of them is damaged.
-    pub fn finish(self, warnings: &mut Vec<Warning>) -> (Vec<AreaReport>, bool) {
-        warnings.extend(self.warnings.into_iter().chain(not_opened(&self.not_opened)));
-        let damaged = self.areas.iter().any(|area| area.not_random > 0);
-        (self.areas, damaged)
-    }
-}
-
-/// Warns of the keyslots that a check did not open: no other credential proves them.
-fn not_opened(numbers: &[u32]) -> Option<Warning> {
-    let numbers: Vec<_> = numbers.iter().map(u32::to_string).collect();
-    Some(match &numbers[..] {
-        [] => return None,
-        [one] => format!("Keyslot {one} was not opened: only its own credential shows whether it works.").into(),
-        all => {
-            let all = all.join(", ");
-            format!("Keyslots {all} were not opened: only their own credentials show whether they work.").into()
-        }
-    })
 }
 
 /// The error for removing the last keyslot.

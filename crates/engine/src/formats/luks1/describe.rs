@@ -3,8 +3,10 @@
 use serde::Serialize;
 
 use super::header::{Phdr, Slot};
-use crate::formats::Pbkdf2Facts;
+use super::unlock::looked_at;
+use crate::formats::{Pbkdf2Facts, luks};
 use crate::hex;
+use crate::store::Store;
 
 /// The facts in a LUKS1 header apart from its keyslots.
 #[derive(Clone, Debug, Serialize)]
@@ -55,7 +57,7 @@ pub struct Luks1Keyslot {
     pub salt: Option<String>,
     /// The area with its key.
     pub area: Luks1Area,
-    /// Its damage.
+    /// Its damage: that of its record, or what in its area does not look random.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub damaged: Option<String>,
 }
@@ -88,11 +90,11 @@ pub(super) fn facts(header: &Phdr) -> Luks1Facts {
     }
 }
 
-pub(super) fn keyslots(header: &Phdr) -> impl Iterator<Item = Luks1Keyslot> {
-    (0..).zip(&header.slots).map(move |(number, slot)| keyslot(header, number, slot))
+pub(super) fn keyslots(header: &Phdr, store: &dyn Store) -> impl Iterator<Item = Luks1Keyslot> {
+    (0..).zip(&header.slots).map(move |(number, slot)| keyslot(header, store, number, slot))
 }
 
-fn keyslot(header: &Phdr, number: u32, slot: &Slot) -> Luks1Keyslot {
+fn keyslot(header: &Phdr, store: &dyn Store, number: u32, slot: &Slot) -> Luks1Keyslot {
     let area = slot.area(header.key_len);
     Luks1Keyslot {
         keyslot: number,
@@ -100,6 +102,15 @@ fn keyslot(header: &Phdr, number: u32, slot: &Slot) -> Luks1Keyslot {
         kdf: slot.active.then(|| Pbkdf2Facts::new(&*header.hash_name, slot.iterations)),
         salt: slot.active.then(|| hex::digits(&slot.salt)),
         area: Luks1Area { offset: area.start, size: area.end - area.start, stripes: slot.stripes },
-        damaged: slot.trouble.as_ref().map(|trouble| trouble.what.clone()),
+        damaged: damage(header, store, number, slot),
+    }
+}
+
+/// The damage of its record or, if that is intact, of its area.
+fn damage(header: &Phdr, store: &dyn Store, number: u32, slot: &Slot) -> Option<String> {
+    match &slot.trouble {
+        Some(trouble) => Some(trouble.what.clone()),
+        None if slot.active => luks::damage_shown(looked_at(header, store, number as usize, slot)),
+        None => None,
     }
 }

@@ -147,8 +147,12 @@ impl Header for Luks1Header {
     }
 
     fn describe(&self) -> Option<HeaderFacts> {
-        let keyslots = describe::keyslots(&self.header).map(KeyslotFacts::Luks1).collect();
+        let keyslots = describe::keyslots(&self.header, &*self.stored.header).map(KeyslotFacts::Luks1).collect();
         Some(HeaderFacts::new(Some(keyslots), FormatFacts::Luks1(describe::facts(&self.header))))
+    }
+
+    fn damage(&self) -> Vec<Warning> {
+        unlock::damage(&self.header, &*self.stored.header)
     }
 
     fn plan(&self, with: &Unlock<'_>) -> Option<UnlockPlan> {

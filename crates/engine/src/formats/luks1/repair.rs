@@ -7,14 +7,14 @@
 
 use super::create::standard_offset;
 use super::header::{ACTIVE, MAGIC, Phdr, SIZE, STRIPES, Slot, Trouble, at};
-use super::unlock::{looked_at, open_key};
+use super::unlock::{damage, looked_at, open_key};
 use super::{NAME, header_warnings};
 use crate::advice::{Advice, Warning};
 use crate::credential::Unlock;
 use crate::edit::{Edit, Seen};
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::luks::{KeyslotAreas, kdf::MIN_ITERATIONS};
-use crate::formats::{AreaReport, CopyReport, CopyState, Prepared, Verified};
+use crate::formats::{CopyReport, CopyState, Prepared, Verified};
 use crate::store::Store;
 
 /// The most iterations accepted for a damaged keyslot: no machine does more in two seconds.
@@ -50,6 +50,7 @@ pub(super) fn repair(store: &dyn Store, with: &Unlock<'_>, lost: &[u32]) -> Resu
     let repaired = Phdr::parse(&new.bytes, store.len())?;
     repaired.sound().map_err(|e| e.hint("The other values cannot be derived: restore the header from a backup."))?;
     prove(&repaired, store, with, guessed)?;
+    warnings.extend(damage(&repaired, store));
     let steps = repaired.steps(&old, store)?;
     let edit = Edit::new(steps).made_for(vec![Seen { at: 0, bytes: old.to_vec() }]);
     Ok(Prepared { edit, format: NAME, hidden: false, keyslot: None, derivation: None, warnings })
@@ -84,8 +85,7 @@ fn why_lost(store: &dyn Store, header: &Phdr, number: usize, slot: &Slot, mended
     } else if mended.area(header.key_len).end > store.len() {
         Some("its area lies past the end".to_owned())
     } else {
-        let AreaReport { sectors, not_random, .. } = looked_at(header, store, number, mended)?;
-        (not_random > 0).then(|| format!("{not_random} of the {sectors} sectors of its area are not random"))
+        looked_at(header, store, number, mended)?.damage_in_words().map(|damage| format!("in its area, {damage}"))
     })
 }
 

@@ -236,15 +236,20 @@ fn none_opens(header: &Phdr, store: &dyn Store, slots: &[Numbered<'_>], left_out
     if let ([], [trouble, ..]) = (slots, left_out) {
         return trouble.error();
     }
+    let overwritten = |(number, slot): &Numbered<'_>| {
+        let damage = luks::damage_shown(looked_at(header, store, *number, slot))?;
+        Some(luks::no_longer_opens(*number as u32, &damage))
+    };
+    let overwritten: Vec<_> = slots.iter().filter_map(overwritten).collect();
+    let wrong = match overwritten[..] {
+        [] => "wrong passphrase or keyfile: it",
+        _ => "the passphrase or keyfile",
+    };
     let numbers: Vec<_> = slots.iter().map(|(number, _)| number.to_string()).collect();
     let what = match &numbers[..] {
         [] => "no keyslot is in use; only the volume key opens it".to_owned(),
-        [one] => format!("wrong passphrase or keyfile: it does not open keyslot {one}, the only one tried"),
-        all => format!(
-            "wrong passphrase or keyfile: it opens none of the {} keyslots tried ({})",
-            all.len(),
-            all.join(", ")
-        ),
+        [one] => format!("{wrong} does not open keyslot {one}, the only one tried"),
+        all => format!("{wrong} opens none of the {} keyslots tried ({})", all.len(), all.join(", ")),
     };
     let sentence = |begin: &str, Trouble { field, at, what, .. }: &Trouble| {
         format!("{begin}: {what} (field {field}, at byte {at}).")
@@ -252,17 +257,24 @@ fn none_opens(header: &Phdr, store: &dyn Store, slots: &[Numbered<'_>], left_out
     let damaged: Vec<_> = slots.iter().filter_map(|(_, slot)| slot.trouble.as_ref()).collect();
     let not_tried = left_out.iter().map(|trouble| sentence("Not tried because it is damaged", trouble));
     let not_tried = not_tried.chain(damaged.iter().map(|trouble| sentence("Tried even though it is damaged", trouble)));
-    let overwritten = |(number, slot): &Numbered<'_>| {
-        luks::overwritten(*number as u32, &looked_at(header, store, *number, slot).ok()?)
-    };
-    let overwritten = slots.iter().filter_map(overwritten);
-    let hints: Vec<_> = not_tried.chain(overwritten).collect();
+    let may_be_right = luks::may_be_right(overwritten.len(), slots.len());
+    let hints: Vec<_> = not_tried.chain(overwritten).chain(may_be_right).collect();
     let error = Error::new(ErrorKind::WrongCredential(what));
     match &hints[..] {
         [] => error.hint("A keyslot with a single damaged bit looks the same as a wrong passphrase."),
         hints if left_out.is_empty() && damaged.is_empty() => error.hint(hints.join(" ")).advise(Advice::RestoreHeader),
         hints => error.hint(hints.join(" ")).advise(Advice::RepairHeader),
     }
+}
+
+/// Warns of the keyslots with damaged areas.
+pub(super) fn damage(header: &Phdr, store: &dyn Store) -> Vec<Warning> {
+    let intact = header.active().filter(|(_, slot)| slot.trouble.is_none());
+    let shown = |(number, slot): Numbered<'_>| {
+        let damage = luks::damage_shown(looked_at(header, store, number, slot))?;
+        Some(luks::warning(number as u32, &damage))
+    };
+    intact.filter_map(shown).collect()
 }
 
 /// Looks at the area of a keyslot: it should look random.

@@ -61,7 +61,8 @@ pub(super) fn repair(store: &dyn Store, with: &Unlock<'_>) -> Result<Prepared> {
         }
         (steps, _) => steps?,
     };
-    Ok(prepared(Edit::new(steps).made_for(header.seen), Vec::new()))
+    let damage = unlock::damage(&header, store);
+    Ok(prepared(Edit::new(steps).made_for(header.seen), damage))
 }
 
 /// Replaces the header with that of a backup.

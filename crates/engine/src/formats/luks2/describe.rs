@@ -12,9 +12,10 @@ use super::binary::Which;
 use super::metadata::{self, Digest, Id, Keyslot, MetadataSegment, Size};
 use super::read::{Luks2CopyState, ReadHeader};
 use super::validate::{digests_of, printable, requirements};
-use super::{derivation, layout};
+use super::{derivation, layout, unlock};
 use crate::formats::facts::as_text;
 use crate::hex;
+use crate::store::Store;
 
 /// The facts in a LUKS2 header apart from its keyslots.
 #[derive(Clone, Debug, Serialize)]
@@ -180,6 +181,9 @@ pub struct Luks2Keyslot {
     /// The number of stripes that the key is split into.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub af_stripes: Option<u32>,
+    /// What in its area does not look random.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub damaged: Option<String>,
 }
 
 /// When a keyslot of LUKS2 is tried.
@@ -304,8 +308,11 @@ pub(super) fn facts(header: &ReadHeader) -> Luks2Facts {
     }
 }
 
-pub(super) fn keyslots(header: &ReadHeader) -> impl Iterator<Item = Luks2Keyslot> {
-    header.metadata.keyslots.iter().map(move |(number, one)| keyslot(header, *number, one))
+pub(super) fn keyslots(header: &ReadHeader, store: &dyn Store) -> impl Iterator<Item = Luks2Keyslot> {
+    header.metadata.keyslots.iter().map(move |(number, one)| {
+        let damaged = unlock::damage_of(header, store, *number);
+        Luks2Keyslot { damaged, ..keyslot(header, *number, one) }
+    })
 }
 
 fn copy(header: &ReadHeader, which: Which, state: &Luks2CopyState) -> Luks2Copy {
@@ -364,6 +371,7 @@ fn keyslot(header: &ReadHeader, number: u32, keyslot: &Keyslot) -> Luks2Keyslot 
         kdf: kdf.as_ref().map(|kdf| derived(kdf, area.key_size)),
         af_hash: af.as_ref().and_then(|af| af.hash.clone()),
         af_stripes: af.as_ref().and_then(|af| af.stripes),
+        damaged: None,
     }
 }
 

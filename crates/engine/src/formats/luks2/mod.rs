@@ -45,6 +45,7 @@ use super::takes::{Parameter, Takes, check_opening};
 use super::{
     Choices, Creator, Facts, Format, Header, HeaderEditor, InPlaceConverter, KeyMark, Sealed, Unlocked, Verdict,
 };
+use crate::advice::Warning;
 use crate::credential::{Credential, HeaderChoice, Unlock};
 use crate::error::{Error, Result};
 use crate::filesystems::magic;
@@ -248,8 +249,14 @@ impl Header for Luks2Header {
     }
 
     fn describe(&self) -> Option<HeaderFacts> {
-        let keyslots = describe::keyslots(&self.header).map(|slot| KeyslotFacts::Luks2(Box::new(slot))).collect();
+        let keyslots = describe::keyslots(&self.header, &*self.stored.header)
+            .map(|slot| KeyslotFacts::Luks2(Box::new(slot)))
+            .collect();
         Some(HeaderFacts::new(Some(keyslots), FormatFacts::Luks2(describe::facts(&self.header))))
+    }
+
+    fn damage(&self) -> Vec<Warning> {
+        unlock::damage(&self.header, &*self.stored.header)
     }
 
     fn sealed(&self) -> Vec<Sealed> {

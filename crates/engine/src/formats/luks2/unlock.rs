@@ -12,7 +12,7 @@ use super::metadata::{Digest, Keyslot, Metadata};
 use super::read::ReadHeader;
 use super::recovery;
 use super::validate::{digests_of, printable, unknown};
-use crate::advice::Advice;
+use crate::advice::{Advice, Warning};
 use crate::credential::{Credential, Unlock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::AreaReport;
@@ -246,6 +246,17 @@ impl<'a> Slot<'a> {
     }
 }
 
+/// Warns of the keyslots with damaged areas.
+pub(super) fn damage(header: &ReadHeader, store: &dyn Store) -> Vec<Warning> {
+    let warning = |number: &u32| Some(luks::warning(*number, &damage_of(header, store, *number)?));
+    header.metadata.keyslots.keys().filter_map(warning).collect()
+}
+
+/// The damage in the area of a keyslot, in words. Keyslots of a reencryption have other contents and are not judged.
+pub(super) fn damage_of(header: &ReadHeader, store: &dyn Store, number: u32) -> Option<String> {
+    luks::damage_shown(look_at_area(header, store, number))
+}
+
 /// Looks at the area of a keyslot: it should look random.
 ///
 /// # Errors
@@ -318,10 +329,11 @@ fn none_opened(header: &ReadHeader, store: &dyn Store, keyslots: &[u32], mut lef
     let error = Error::from(ErrorKind::WrongCredential(what));
     let also: Vec<_> = left_out.iter().map(|(n, e)| format!("keyslot {n} ({})", e.kind)).collect();
     let also = (!also.is_empty()).then(|| format!("Could not be tried: {}.", also.join(", ")));
-    let look = |number: &u32| luks::overwritten(*number, &look_at_area(header, store, *number).ok()?);
+    let look = |number: &u32| Some(luks::no_longer_opens(*number, &damage_of(header, store, *number)?));
     let overwritten: Vec<_> = keyslots.iter().filter_map(look).collect();
     let error = if overwritten.is_empty() { error } else { error.advise(Advice::RestoreHeader) };
-    let hints: Vec<_> = also.into_iter().chain(overwritten).collect();
+    let may_be_right = luks::may_be_right(overwritten.len(), tried);
+    let hints: Vec<_> = also.into_iter().chain(overwritten).chain(may_be_right).collect();
     if hints.is_empty() { error } else { error.hint(hints.join(" ")) }
 }
 

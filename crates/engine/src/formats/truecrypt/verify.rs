@@ -177,7 +177,8 @@ fn areas(store: &dyn Store, opened: &OpenedVolumeHeader) -> Result<Vec<AreaRepor
 
 fn looked_at(store: &dyn Store, name: &'static str, start: u64, end: u64) -> Result<AreaReport> {
     let all = end.saturating_sub(start) / UNIT;
-    let mut area = AreaReport { name: name.to_owned(), sectors: all.min(SECTORS), not_random: 0, zeros: 0 };
+    let sectors = all.min(SECTORS);
+    let mut area = AreaReport { name: name.to_owned(), sectors, not_random: 0, zeros: 0, damage: Vec::new() };
     let mut sector = [0; UNIT as usize];
     for i in 0..area.sectors {
         let number = u128::from(i) * u128::from(all) / u128::from(area.sectors);
@@ -192,7 +193,7 @@ fn looked_at(store: &dyn Store, name: &'static str, start: u64, end: u64) -> Res
 
 /// Describes what an area reveals without a password.
 fn what_shows(area: &AreaReport) -> Option<String> {
-    let AreaReport { name, sectors, not_random, zeros } = area;
+    let AreaReport { name, sectors, not_random, zeros, .. } = area;
     if *not_random == 0 {
         return None;
     }
