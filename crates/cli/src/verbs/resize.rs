@@ -8,7 +8,7 @@ use claviger_engine::formats::Resizing;
 use claviger_engine::store::{Access, FileStore};
 use claviger_engine::{Advice, Error, ErrorKind, Spec, Store, Unlock};
 use claviger_serve::mount;
-use claviger_serve::sessions::{Runtime, SessionRecord};
+use claviger_serve::sessions::{Runtime, Session, SessionRecord};
 use serde::Serialize;
 
 use crate::opening::editing::Named;
@@ -29,7 +29,7 @@ const SECTOR: u64 = 4096;
 /// included.
 ///
 /// A volume that you have mounted or serve can grow, too: the mount follows, and NBD clients see the new size when they connect
-/// again. It cannot shrink then, nor grow with --isolate-keys, --protect-hidden or tags.
+/// again. It cannot shrink then, nor grow with --isolate-keys, --protect-hidden or tags. If its device has grown, omit --size.
 ///
 /// The file system inside is not resized, unless --filesystem says so: shrink it before, or grow it afterwards. With the volume mounted by
 /// `claviger mount --filesystem none VOLUME DIR`, use `resize2fs DIR/volume` or `ntfsresize DIR/volume`. Mounted with
@@ -51,6 +51,7 @@ const SECTOR: u64 = 4096;
 #[command(after_help = "Examples:
   claviger resize --size 2G disk.luks
   claviger resize --size 2G --filesystem /srv/mounted.luks
+  claviger resize /dev/vg/mounted
   claviger resize --size 2G --protect-hidden container.hc")]
 pub struct Args {
     #[command(flatten)]
@@ -59,9 +60,10 @@ pub struct Args {
     #[command(flatten)]
     protect: ProtectArgs,
 
-    /// New size of the space for files: 2G, 1.5GiB. The file is larger by the volume's header
+    /// New size of the space for files: 2G, 1.5GiB. The file is larger by the volume's header [default: what the file or device
+    /// offers to a LUKS volume that is mounted or served]
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
-    size: u64,
+    size: Option<u64>,
 
     /// Also grow the file system in it: ext3, ext4, XFS or Btrfs, mounted by claviger as root
     #[arg(long)]
@@ -101,7 +103,7 @@ struct Resized {
 /// The bytes of the file that will be lost. Bytes after a volume of fixed size do not belong to it, but are cut off or filled
 /// nevertheless.
 fn lost(resizing: &Resizing, args: &Args, stored: u64) -> u64 {
-    let cut_off = resizing.before.saturating_sub(args.size).max(stored.saturating_sub(resizing.len));
+    let cut_off = resizing.before.saturating_sub(resizing.size).max(stored.saturating_sub(resizing.len));
     let filled = if args.quick { 0 } else { resizing.len.min(stored).saturating_sub(resizing.end) };
     cut_off.max(filled)
 }
@@ -121,8 +123,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let at = |e: Error| e.at(&header.path);
     let named = header.find(Access::ReadWrite)?;
     refuse(args, &named).map_err(at)?;
+    let Some(size) = args.size else { return args.follow(&named) };
     if !named.editor.size_sealed() {
-        let resizing = named.editor.resize(&*named.store, None, None, args.size).map_err(at)?;
+        let resizing = named.editor.resize(&*named.store, None, None, size).map_err(at)?;
         let format = named.format.name();
         let file = named.file.as_deref().ok_or_else(|| at(no_file()))?;
         return args.carry_out(Ready { resizing, file, format, also_lost: "" });
@@ -132,7 +135,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let editing = args.open.edit(Access::ReadWrite)?;
     let hidden = args.protect.read()?;
     let with = Unlock { protect: args.protect.protect(hidden.as_deref()), ..editing.narrow() };
-    let resizing = editing.editor.resize(&*editing.store, None, Some(&with), args.size).map_err(at)?;
+    let resizing = editing.editor.resize(&*editing.store, None, Some(&with), size).map_err(at)?;
     drop(hidden);
     let format = editing.format.name();
     let file = editing.file().ok_or_else(|| at(no_file()))?;
@@ -155,7 +158,7 @@ fn refuse(args: &Args, named: &Named) -> claviger_engine::Result<()> {
         .hint("To resize the file's own volume, omit --header."));
     }
     let Some(file) = &named.file else { return Err(no_file()) };
-    if file.is_block_device() {
+    if file.is_block_device() && args.size.is_some() {
         let error = Error::unsupported("resizing a block device");
         return Err(match named.editor.size_sealed() {
             true => error.advise(Advice::CopyVolume),
@@ -191,25 +194,19 @@ impl Args {
         let at = |e: Error| e.at(&self.open.path);
         let path = FileName::path(&self.open.path);
         let before = resizing.before;
-        let in_use = self.in_use(file)?;
-        if in_use.is_some() && self.size < before {
+        let size = resizing.size;
+        let in_use = self.in_use(file)?.map(|session| session.record);
+        if in_use.is_some() && (size < before || resizing.len < file.len()) {
             let holder = Some("mounted or served by claviger, and can only grow then".to_owned());
             return Err(at(Error::new(ErrorKind::InUse { holder }).hint("Unmount it first.")).into());
         }
-        let growth = self.filesystem.then(|| self.filesystem_growth(before, in_use.as_ref())).transpose()?;
-        let resized = Resized {
-            path,
-            format,
-            before,
-            size: self.size,
-            stored: resizing.len,
-            filesystem_grown: growth.is_some(),
-            in_use,
-        };
+        let growth = self.filesystem_growth(before, size, in_use.as_ref())?;
+        let resized =
+            Resized { path, format, before, size, stored: resizing.len, filesystem_grown: growth.is_some(), in_use };
         let lost = lost(&resizing, self, file.len());
         if lost >= SECTOR && !self.yes {
             let (lost, path) = (size::exact(lost), output::printable(&resized.path));
-            let question = match (self.size < resizing.before, resizing.len < file.len()) {
+            let question = match (size < before, resizing.len < file.len()) {
                 (true, _) => format!(
                     "The last {lost} of {path} will be cut off and lost.{also_lost} The file system in it must \
                      already be smaller: resize2fs, ntfsresize and btrfs can shrink theirs. Did you shrink it?"
@@ -234,26 +231,70 @@ impl Args {
         let done = resizing.carry_out(file, &spec);
         drop(bar);
         done.map_err(|e| at(full_disk::explained(e, &self.open.path, resizing.len.saturating_sub(before))))?;
+        self.report(resized, growth)
+    }
+
+    /// Lets a volume of dynamic size that is in use have the present size of its file or device.
+    fn follow(&self, named: &Named) -> anyhow::Result<()> {
+        let at = |e: Error| e.at(&self.open.path);
+        let file = named.file.as_deref().ok_or_else(|| at(no_file()))?;
+        let Some(session) = self.in_use(file)? else {
+            let hint = "Give --size. A volume of dynamic size follows its file or device when it is opened.";
+            return Err(at(Error::misuse("the volume is not in use, and there is no --size").hint(hint)).into());
+        };
+        if named.editor.size_sealed() {
+            let what = "its header states its size, whatever the file has";
+            return Err(at(Error::misuse(what).hint("Give --size.")).into());
+        }
+        // Nothing of this is written: only the present size matters.
+        let present = named.editor.resize(&*named.store, None, None, SECTOR).map_err(at)?;
+        let before = session.status().and_then(|status| status.size).unwrap_or(session.record.size);
+        let growth = self.filesystem_growth(before, present.before, Some(&session.record))?;
+        present.follow(file).map_err(at)?;
+        let resized = Resized {
+            path: FileName::path(&self.open.path),
+            format: named.format.name(),
+            before,
+            size: present.before,
+            stored: file.len(),
+            filesystem_grown: growth.is_some(),
+            in_use: Some(session.record),
+        };
+        self.report(resized, growth)
+    }
+
+    /// Grows the file system, and reports what was done.
+    fn report(&self, resized: Resized, growth: Option<Vec<OsString>>) -> anyhow::Result<()> {
         if let Some(growth) = growth {
             mount::grow_filesystem(&growth).map_err(|e| {
-                at(e).hint(format!("The volume has grown, its file system has not: {}", output::command(&growth)))
+                let left = format!("The volume has grown, its file system has not: {}", output::command(&growth));
+                e.at(&self.open.path).hint(left)
             })?;
         }
         output::print(&resized, self.json)
     }
 
-    /// The record of the process that lends the file.
-    fn in_use(&self, file: &FileStore) -> claviger_engine::Result<Option<SessionRecord>> {
+    /// The session of the process that lends the file.
+    fn in_use(&self, file: &FileStore) -> claviger_engine::Result<Option<Session>> {
         if !file.is_borrowed() {
             return Ok(None);
         }
         let sessions = Runtime::of_this_user()?.sessions()?;
-        Ok(Some(unmount::find(&sessions, &self.open.path)?.record.clone()))
+        unmount::find(&sessions, &self.open.path).cloned().map(Some)
     }
 
-    fn filesystem_growth(&self, before: u64, in_use: Option<&SessionRecord>) -> claviger_engine::Result<Vec<OsString>> {
+    /// The command for --filesystem.
+    fn filesystem_growth(
+        &self,
+        before: u64,
+        size: u64,
+        in_use: Option<&SessionRecord>,
+    ) -> claviger_engine::Result<Option<Vec<OsString>>> {
+        if !self.filesystem {
+            return Ok(None);
+        }
         let at = |e: Error| e.at(&self.open.path);
-        if self.size < before {
+        if size < before {
             return Err(
                 at(Error::misuse("--filesystem only grows a file system").hint("Shrink it before the volume.")),
             );
@@ -261,7 +302,7 @@ impl Args {
         let record = in_use.ok_or_else(|| {
             at(Error::misuse("the volume is not mounted").hint("Mount it as root first, or omit --filesystem."))
         })?;
-        mount::filesystem_growth(record)
+        mount::filesystem_growth(record).map(Some)
     }
 }
 

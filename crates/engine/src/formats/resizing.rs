@@ -39,7 +39,6 @@ impl Resizing {
     /// process that lends the file cannot use the new size.
     pub fn carry_out(&self, file: &FileStore, spec: &Spec<'_>) -> Result<()> {
         let growth = Growth { start: self.start, len: self.size, rehearse: true };
-        let in_use = |e: io::Error| Error::new(ErrorKind::InUse { holder: Some(format!("claviger: {e}")) });
         file.lender_grows(&growth).map_err(in_use)?;
         let old = file.len();
         if self.end.min(old) < self.len {
@@ -57,6 +56,16 @@ impl Resizing {
         file.lender_grows(&Growth { rehearse: false, ..growth }).map_err(|e| in_use(e).hint(late))
     }
 
+    /// Tells the process that lends `file` the present size, after the file or device has grown under a volume of dynamic size. Writes
+    /// nothing.
+    ///
+    /// # Errors
+    /// `InUse` if that process cannot use the new size.
+    pub fn follow(&self, file: &FileStore) -> Result<()> {
+        let growth = Growth { start: self.start, len: self.before, rehearse: false };
+        file.lender_grows(&growth).map_err(in_use)
+    }
+
     /// Makes the file long enough. Never cuts it.
     fn make_room(&self, file: &FileStore, spec: &Spec<'_>) -> Result<()> {
         let old = file.len();
@@ -67,4 +76,8 @@ impl Resizing {
         }
         file.change_len(self.len.max(old))
     }
+}
+
+fn in_use(lender: io::Error) -> Error {
+    ErrorKind::InUse { holder: Some(format!("claviger: {lender}")) }.into()
 }

@@ -34,6 +34,9 @@ fn the_passphrase_of_many_volumes_is_changed_whatever_ends_the_script() {
     }
     let folder = Folder::new();
     let volumes: Vec<String> = (1..=6).map(|n| folder.luks2(&format!("a volume, v{n}"))).collect();
+    // One is in use all the time.
+    let serve = ["--password-file", &folder.password, "--socket", &folder.str("socket"), &volumes[1]];
+    let served = Served::start(serve);
     let (foreign, new, journal) = (folder.luks2("foreign"), folder.str("new"), folder.path("journal"));
     fs::write(&new, "another").expect("a password file");
     fs::write(folder.path("third"), "the third").expect("a password file");
@@ -70,4 +73,5 @@ fn the_passphrase_of_many_volumes_is_changed_whatever_ends_the_script() {
     fs::rename(here, folder.path("gone")).expect("it was there");
     assert_eq!(done(rotate(&folder, &stuck).output().expect("it ends")).succeeds().err, "");
     assert!(!folder.path("stuck.here").exists(), "what was done is done again");
+    served.stop().succeeds();
 }

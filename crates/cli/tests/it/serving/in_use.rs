@@ -258,9 +258,22 @@ fn a_volume_grows_while_it_is_served() {
         resized(&volume, &folder.password, "5M", hints).fails(9, &["can only grow"]);
         let filesystem = resized(&volume, &folder.password, "10M", &[hints, &["--filesystem"]].concat());
         filesystem.fails(5, &["not mounted by claviger"]);
+        // A file that grows by other means is noticed when somebody says so.
+        if hints.is_empty() {
+            let file = fs::OpenOptions::new().write(true).open(&volume).expect("a file");
+            file.set_len(fs::metadata(&volume).expect("a file").len() + (1 << 20)).expect("grown");
+            run(["resize", &volume]).succeeds();
+            assert_eq!(listed_size(&volume), 10 << 20);
+            does(&served.uri, "write -P 9 9M 1M");
+            resized(&volume, &folder.password, "11M", &[]).succeeds();
+        } else {
+            run(["resize", &volume]).fails(1, &["Give --size"]);
+            resized(&volume, &folder.password, "11M", hints).succeeds();
+        }
         served.stop().succeeds();
+        run(["resize", &volume]).fails(1, &["Give --size"]);
         let again = Served::start(serve.iter().chain(hints));
-        assert_eq!(again.size, 9 << 20);
+        assert_eq!(again.size, 11 << 20);
         does(&again.uri, &format!("read -P 0x5a 0 {}", before - 4096));
         does(&again.uri, &format!("read -P 7 {} 1M", before - 4096));
         does(&again.uri, "read -P 8 8M 1M");
