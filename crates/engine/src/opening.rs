@@ -212,10 +212,12 @@ impl Opening {
 
     fn file(&self, path: &Path) -> Result<FileStore> {
         let file = match (FileStore::open(path, self.access), self.lender) {
-            (Err(e), Some(lender)) if matches!(e.kind, ErrorKind::InUse { .. }) => match lender(path)? {
-                Some(loan) => FileStore::borrow(path, self.access, loan)?,
-                None => return Err(e),
-            },
+            (Err(e), Some(lender)) if matches!(e.kind, ErrorKind::InUse { .. }) => {
+                match lender(path).map_err(|e| e.at(path))? {
+                    Some(loan) => FileStore::borrow(path, self.access, loan)?,
+                    None => return Err(e),
+                }
+            }
             (opened, _) => opened?,
         };
         if self.keep_times {

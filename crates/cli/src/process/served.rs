@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use claviger_engine::formats::Facts;
+use claviger_engine::formats::{self, Facts};
 use claviger_engine::opening::OpenVolume;
 use claviger_engine::store::{Access, Bypass, CountedStore};
 use claviger_engine::{Error, Result, Store};
@@ -149,8 +149,8 @@ fn plaintext(opened: OpenVolume, within: &LogicalVolumeArgs, to_write: bool) -> 
     })
 }
 
-/// Answers other processes that ask for the status of the volume, lock it, or change its header. A file without decryption has no
-/// header of ours: whoever uses it may change its beginning, too.
+/// Answers other processes that ask for the status of the volume, lock it, or change its header. Without a header of its own, what
+/// looks like one belongs to whoever uses the data.
 pub fn answer(
     live: &Live,
     store: &Arc<Counted>,
@@ -167,7 +167,7 @@ pub fn answer(
         size: Some(store.len()),
     };
     let mut answering = vec![live.answer(move || counted.upgrade().map(&status).unwrap_or_default())?];
-    if facts.is_some() {
+    if facts.is_some_and(|facts| formats::by_name(facts.format).is_ok_and(|format| format.editor().is_some())) {
         let data: Arc<dyn Store> = Arc::<Counted>::clone(store);
         let header = locking.as_ref().and_then(Locking::header);
         answering.push(

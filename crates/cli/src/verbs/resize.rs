@@ -1,7 +1,9 @@
 //! `claviger resize`: grows or shrinks a volume.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::fs;
 use std::io::{self, Write};
+use std::os::unix::fs::MetadataExt;
 
 use claviger_engine::diagnosis;
 use claviger_engine::formats::Resizing;
@@ -18,7 +20,6 @@ use crate::terminal::file_name::FileName;
 use crate::terminal::output::{self, Report};
 use crate::terminal::progress::Progress;
 use crate::terminal::{advice, cancel, prompt, size};
-use crate::verbs::unmount;
 
 /// Fewer bytes than this are only the remainder after whole sectors, and may be lost without a question.
 const SECTOR: u64 = 4096;
@@ -196,7 +197,7 @@ impl Args {
         let before = resizing.before;
         let size = resizing.size;
         let in_use = self.in_use(file)?.map(|session| session.record);
-        if in_use.is_some() && (size < before || resizing.len < file.len()) {
+        if file.is_borrowed() && (size < before || resizing.len < file.len()) {
             let holder = Some("mounted or served by claviger, and can only grow then".to_owned());
             return Err(at(Error::new(ErrorKind::InUse { holder }).hint("Unmount it first.")).into());
         }
@@ -238,18 +239,20 @@ impl Args {
     fn follow(&self, named: &Named) -> anyhow::Result<()> {
         let at = |e: Error| e.at(&self.open.path);
         let file = named.file.as_deref().ok_or_else(|| at(no_file()))?;
-        let Some(session) = self.in_use(file)? else {
+        if !file.is_borrowed() {
             let hint = "Give --size. A volume of dynamic size follows its file or device when it is opened.";
             return Err(at(Error::misuse("the volume is not in use, and there is no --size").hint(hint)).into());
-        };
+        }
         if named.editor.size_sealed() {
             let what = "its header states its size, whatever the file has";
             return Err(at(Error::misuse(what).hint("Give --size.")).into());
         }
         // Nothing of this is written: only the present size matters.
         let present = named.editor.resize(&*named.store, None, None, SECTOR).map_err(at)?;
-        let before = session.status().and_then(|status| status.size).unwrap_or(session.record.size);
-        let growth = self.filesystem_growth(before, present.before, Some(&session.record))?;
+        let session = self.in_use(file)?;
+        let before = session.as_ref().and_then(|session| session.status()?.size).unwrap_or(present.before);
+        let in_use = session.map(|session| session.record);
+        let growth = self.filesystem_growth(before, present.before, in_use.as_ref())?;
         present.follow(file).map_err(at)?;
         let resized = Resized {
             path: FileName::path(&self.open.path),
@@ -258,7 +261,7 @@ impl Args {
             size: present.before,
             stored: file.len(),
             filesystem_grown: growth.is_some(),
-            in_use: Some(session.record),
+            in_use,
         };
         self.report(resized, growth)
     }
@@ -274,13 +277,14 @@ impl Args {
         output::print(&resized, self.json)
     }
 
-    /// The session of the process that lends the file.
+    /// The session of the process that lends the file, unless its record has another name for it.
     fn in_use(&self, file: &FileStore) -> claviger_engine::Result<Option<Session>> {
-        if !file.is_borrowed() {
-            return Ok(None);
-        }
-        let sessions = Runtime::of_this_user()?.sessions()?;
-        unmount::find(&sessions, &self.open.path).cloned().map(Some)
+        let number = file.number()?;
+        let here = |session: &Session| {
+            session.alive()
+                && fs::metadata(&session.record.volume).is_ok_and(|volume| (volume.dev(), volume.ino()) == number)
+        };
+        Ok(Runtime::of_this_user()?.sessions()?.into_iter().find(here).filter(|_| file.is_borrowed()))
     }
 
     /// The command for --filesystem.
@@ -302,7 +306,9 @@ impl Args {
         let record = in_use.ok_or_else(|| {
             at(Error::misuse("the volume is not mounted").hint("Mount it as root first, or omit --filesystem."))
         })?;
-        mount::filesystem_growth(record).map(Some)
+        let command = mount::filesystem_growth(record)?;
+        mount::can_grow(&command)?;
+        Ok(Some(command))
     }
 }
 
@@ -317,21 +323,22 @@ impl Report for Resized {
         if *filesystem_grown {
             return writeln!(out, "The file system in it has grown, too.");
         }
-        if let Some(record) = in_use {
-            return match mount::filesystem_growth(record) {
-                Ok(command) => writeln!(out, "Now grow the file system in it: {}", output::command(command)),
-                Err(_) if record.uri.is_some() => {
-                    writeln!(out, "NBD clients see the new size when they connect again.")
-                }
-                Err(e) => writeln!(
-                    out,
-                    "{}.{}",
-                    e.kind,
-                    e.to_try(advice::say).map(|hint| format!(" {hint}")).unwrap_or_default()
-                ),
-            };
+        let growth = in_use.as_ref().and_then(|record| mount::filesystem_growth(record).ok());
+        if let Some(command) = growth {
+            return writeln!(out, "Now grow the file system in it: {}", output::command(command));
         }
-        writeln!(out, "Now grow the file system in it:")?;
+        match in_use {
+            Some(SessionRecord { uri: Some(_), .. }) => {
+                return writeln!(out, "NBD clients see the new size when they connect again.");
+            }
+            Some(SessionRecord { dir: Some(dir), filesystem: Some(none), .. }) if none == "none" => {
+                let file = dir.join("volume");
+                let command = output::command([OsStr::new("resize2fs"), file.as_os_str()]);
+                return writeln!(out, "Now grow the file system in it, for ext2 to ext4: {command}");
+            }
+            Some(_) => writeln!(out, "Now unmount it, and grow the file system in it:")?,
+            None => writeln!(out, "Now grow the file system in it:")?,
+        }
         let mount = |options: &[&str]| {
             let words = ["claviger", "mount"].into_iter().chain(options.iter().copied());
             output::command(words.chain([&**path, "DIR"]))

@@ -1,6 +1,7 @@
 //! Resizes a volume together with its file.
 
 use std::io;
+use std::io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
 
 use super::change::Prepared;
 use super::filling;
@@ -39,7 +40,11 @@ impl Resizing {
     /// process that lends the file cannot use the new size.
     pub fn carry_out(&self, file: &FileStore, spec: &Spec<'_>) -> Result<()> {
         let growth = Growth { start: self.start, len: self.size, rehearse: true };
-        file.lender_grows(&growth).map_err(in_use)?;
+        let refused = |e: Error| e.hint("Unmount it first. Nothing was changed.");
+        if file.is_borrowed() && self.len < file.len() {
+            return Err(refused(in_use("its file cannot become shorter meanwhile")));
+        }
+        file.lender_grows(&growth).map_err(not_grown).map_err(refused)?;
         let old = file.len();
         if self.end.min(old) < self.len {
             self.make_room(file, spec).map_err(|e| match file.change_len(old) {
@@ -53,7 +58,11 @@ impl Resizing {
         }
         let late =
             "The volume was resized. Where it is mounted or served, it has its old size until it is opened again.";
-        file.lender_grows(&Growth { rehearse: false, ..growth }).map_err(|e| in_use(e).hint(late))
+        match file.lender_grows(&Growth { rehearse: false, ..growth }) {
+            // It ended meanwhile, so nobody uses the old size.
+            Err(e) if matches!(e.kind(), BrokenPipe | ConnectionReset | UnexpectedEof) => Ok(()),
+            grown => grown.map_err(|e| not_grown(e).hint(late)),
+        }
     }
 
     /// Tells the process that lends `file` the present size, after the file or device has grown under a volume of dynamic size. Writes
@@ -63,7 +72,7 @@ impl Resizing {
     /// `InUse` if that process cannot use the new size.
     pub fn follow(&self, file: &FileStore) -> Result<()> {
         let growth = Growth { start: self.start, len: self.before, rehearse: false };
-        file.lender_grows(&growth).map_err(in_use)
+        file.lender_grows(&growth).map_err(not_grown)
     }
 
     /// Makes the file long enough. Never cuts it.
@@ -78,6 +87,11 @@ impl Resizing {
     }
 }
 
-fn in_use(lender: io::Error) -> Error {
-    ErrorKind::InUse { holder: Some(format!("claviger: {lender}")) }.into()
+/// The lender's refusal, or why it did not answer.
+fn not_grown(error: io::Error) -> Error {
+    if error.kind() == io::ErrorKind::Unsupported { in_use(&error.to_string()) } else { error.into() }
+}
+
+fn in_use(why: &str) -> Error {
+    ErrorKind::InUse { holder: Some(format!("mounted or served by claviger: {why}")) }.into()
 }

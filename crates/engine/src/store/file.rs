@@ -259,11 +259,18 @@ impl FileStore {
         store.behind = if kind.is_block_device() { behind(&store.file) } else { None };
         store.lock()?;
         store.check_path()?;
-        if let Some(device) = store.loop_device().filter(|_| access == Access::ReadWrite) {
-            let holder = Some(format!("attached to {device}"));
-            return Err(Error::new(ErrorKind::InUse { holder }).hint("Detach it there first. Nothing was changed."));
+        if access == Access::ReadWrite {
+            store.not_a_loop_device()?;
         }
         Ok(store)
+    }
+
+    /// Fails if the file backs a loop device, because the kernel writes to it without taking a lock.
+    fn not_a_loop_device(&self) -> Result<()> {
+        self.loop_device().map_or(Ok(()), |device| {
+            let holder = Some(format!("attached to {device}"));
+            Err(Error::new(ErrorKind::InUse { holder }).hint("Detach it there first. Nothing was changed."))
+        })
     }
 
     /// Fails if the path leads to another file: a process may have replaced it between open and lock.
@@ -292,7 +299,9 @@ impl FileStore {
         if access == Access::ReadOnly {
             return Ok(store);
         }
-        store.lock()?;
+        store.not_a_loop_device()?;
+        // The kernel gives the old lock up before it tries for the new one (flock(2)).
+        store.lock().inspect_err(|_| drop(store.file.try_lock_shared()))?;
         let mode = fcntl_getfl(&store.file).map_err(io::Error::from)? & OFlags::ACCMODE;
         if mode != OFlags::RDWR {
             let this = PathBuf::from(format!("/proc/self/fd/{}", store.file.as_raw_fd()));
@@ -325,8 +334,12 @@ impl FileStore {
     /// through the page cache, as the borrower's do.
     ///
     /// # Errors
-    /// `Io` if there is no descriptor left.
+    /// `Unsupported` for a loop device, because its backing file is locked, too; `Io` if there is no descriptor left.
     pub fn lend(&self) -> io::Result<(File, Lent<'_>)> {
+        if self.behind.is_some() {
+            let what = "a loop device in use cannot be lent; unmount it first";
+            return Err(io::Error::new(io::ErrorKind::Unsupported, what));
+        }
         let file = self.file.try_clone()?;
         self.shares_lock.store(true, Ordering::Release);
         if let Some(direct) = self.direct() {
@@ -357,7 +370,7 @@ impl FileStore {
         }
     }
 
-    /// The loop device that this file backs: the kernel writes to it without taking a lock.
+    /// The loop device that this file backs.
     fn loop_device(&self) -> Option<String> {
         let backs = |device: &fs::DirEntry| {
             let file = fs::read_to_string(device.path().join("loop/backing_file")).unwrap_or_default();
@@ -525,10 +538,10 @@ impl Lent<'_> {
 impl Drop for Lent<'_> {
     fn drop(&mut self) {
         let Self(store) = self;
-        // Nothing that a killed borrower wrote may be written back over a direct write.
-        let _ = store.file.sync_data();
         // The borrower may have made a shared lock exclusive.
         let _ = store.lock();
+        // Nothing that a killed borrower wrote may be written back over a direct write.
+        let _ = store.file.sync_data();
         store.shares_lock.store(false, Ordering::Release);
         if let Some(direct) = store.direct() {
             direct.pause(false);

@@ -314,7 +314,7 @@ impl Store for Volume {
         match self.layout.segments() {
             [first, ..] if first.stored_at != start => return refused("another volume in this file is in use"),
             [.., Segment { payload: Payload::KeyProcess(_) | Payload::KeyProcessTagged { .. }, .. }] => {
-                return refused("another process holds its keys");
+                return refused("the key process has a fixed size");
             }
             [.., Segment { payload: Payload::Crypt { .. }, .. }] if self.layout.protected().is_empty() => {}
             [.., Segment { payload: Payload::Crypt { .. }, .. }] => {

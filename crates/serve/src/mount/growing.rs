@@ -38,18 +38,37 @@ pub fn filesystem_growth(record: &SessionRecord) -> Result<Vec<OsString>> {
         return refused("growing a file system that is not mounted by claviger".to_owned(), hint);
     };
     match (filesystem, &record.loop_device) {
+        ("none", _) => refused(
+            "growing a file system in a volume that is mounted as a file".to_owned(),
+            "Grow it with its own program, as in `resize2fs DIR/volume`.",
+        ),
         ("ext3" | "ext4", Some(device)) => Ok(words(&["resize2fs"], device)),
         ("xfs", Some(_)) => Ok(words(&["xfs_growfs"], dir)),
         ("btrfs", Some(_)) => Ok(words(&["btrfs", "filesystem", "resize", "max"], dir)),
         ("ext2" | "ext3" | "ext4" | "xfs" | "btrfs", None) => refused(
             format!("growing {filesystem} while a program in user space has it mounted"),
-            "The kernel can, if root mounts the volume. Or unmount it, and grow it as `claviger resize` says.",
+            "The kernel can, if root mounts the volume.",
         ),
         _ => refused(
             format!("growing {filesystem} while it is mounted"),
             "Only ext3, ext4, XFS and Btrfs can. Unmount the volume, and resize it without --filesystem.",
         ),
     }
+}
+
+/// Fails if the program of such a command is missing.
+///
+/// # Errors
+/// `Io`, with what to install.
+pub fn can_grow(command: &[OsString]) -> Result<()> {
+    let name = command[0].to_string_lossy();
+    let package = match &*name {
+        "resize2fs" => "e2fsprogs",
+        "xfs_growfs" => "xfsprogs",
+        _ => "btrfs-progs",
+    };
+    let missing = || Error::not_installed("growing the file system", (&name, package), "");
+    drivers::find(&name).map(drop).ok_or_else(missing)
 }
 
 /// Runs such a command.

@@ -43,7 +43,7 @@ use unmount::{Detached, InView, detach, end_driver, flush, in_view};
 
 pub use apart::apart;
 pub use drivers::find as find_program;
-pub use growing::{filesystem_growth, follow_size, grow_filesystem};
+pub use growing::{can_grow, filesystem_growth, follow_size, grow_filesystem};
 pub use loop_device::LoopDevice;
 pub use unmount::{Ended, clean_all, end, unmount};
 

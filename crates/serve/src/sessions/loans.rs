@@ -20,10 +20,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, Weak};
 use std::time::Duration;
 
-use claviger_engine::deadline::Deadline;
+use claviger_engine::deadline::{Deadline, Exchange};
 use claviger_engine::store::{FileStore, Growth, Lender, Loan};
 use claviger_engine::{Error, ErrorKind, Result, Store};
 use rustix::event::{PollFd, PollFlags};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::{Listening, Runtime, Session, short_name};
@@ -41,6 +42,9 @@ const LONGEST: usize = 4096;
 
 /// Time limit for each message.
 const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Time limit for the server to use a new size.
+const GROWTH: Duration = Duration::from_secs(60);
 
 /// Interval at which a lender checks whether to end.
 const TICK: Duration = Duration::from_millis(100);
@@ -64,7 +68,7 @@ enum Grown {
 #[derive(Serialize, Deserialize)]
 enum Answer {
     Lent,
-    /// This server has another file.
+    /// This server has another file, or one that cannot be lent.
     NotHere,
     /// Another process has borrowed it.
     Busy,
@@ -89,9 +93,7 @@ pub(super) fn lend(folder: &Path, stores: Vec<Weak<dyn Store>>, after_growth: Af
     let stores = stores.into_iter().map(|store| (store, Mutex::new(()))).collect();
     let lending = Lending { stores, folder: folder.to_owned(), after_growth };
     Listening::new(folder, SOCKET, move |client, stop| {
-        // A silent client must not delay the end.
-        let limits = client.set_read_timeout(Some(PATIENCE)).and_then(|()| client.set_write_timeout(Some(PATIENCE)));
-        if let Ok(request) = limits.and_then(|()| receive_at_most(&client, LONGEST)) {
+        if let Ok(request) = heard(&client, PATIENCE) {
             let _ = lending.answer(&client, &request, stop);
         }
     })
@@ -99,12 +101,12 @@ pub(super) fn lend(folder: &Path, stores: Vec<Weak<dyn Store>>, after_growth: Af
 
 impl Lending {
     fn answer(&self, client: &UnixStream, request: &Request, stop: &AtomicBool) -> io::Result<()> {
-        if request.version != VERSION {
-            return send(client, &Answer::Version(VERSION));
-        }
         for (store, lending) in &self.stores {
             let Some(store) = store.upgrade() else { continue };
             let Some(file) = store.file().filter(|file| is(file, request.file)) else { continue };
+            if request.version != VERSION {
+                return send(client, &Answer::Version(VERSION));
+            }
             let Ok(_lending) = lending.try_lock() else { return send(client, &Answer::Busy) };
             return self.lend(client, &*store, file, stop);
         }
@@ -115,6 +117,7 @@ impl Lending {
     fn lend(&self, client: &UnixStream, store: &dyn Store, file: &FileStore, stop: &AtomicBool) -> io::Result<()> {
         let (descriptor, lent) = match file.lend() {
             Ok(lent) => lent,
+            Err(e) if e.kind() == io::ErrorKind::Unsupported => return send(client, &Answer::NotHere),
             Err(e) => return send(client, &Answer::Failed(e.to_string())),
         };
         send(client, &Answer::Lent)?;
@@ -128,7 +131,7 @@ impl Lending {
                 }
             }
             // Fails at the end of the loan.
-            let growth = receive_at_most(client, LONGEST)?;
+            let growth = heard(client, PATIENCE)?;
             let grown = self.grow(store, &growth);
             send(client, &grown.map_or_else(|e| Grown::Refused(e.to_string()), |()| Grown::Done))?;
         }
@@ -138,6 +141,11 @@ impl Lending {
         store.grow(growth)?;
         if growth.rehearse { Ok(()) } else { (self.after_growth)(&self.folder) }
     }
+}
+
+/// Receives a message, within a time limit: neither side can hold up the other.
+fn heard<T: DeserializeOwned>(socket: &UnixStream, limit: Duration) -> io::Result<T> {
+    receive_at_most(Exchange::new(socket.as_fd(), Deadline::within(limit, None)), LONGEST)
 }
 
 fn is(file: &FileStore, number: (u64, u64)) -> bool {
@@ -162,7 +170,8 @@ pub fn borrow(path: &Path) -> Result<Option<Loan>> {
 fn borrow_now(path: &Path) -> Result<Option<Loan>> {
     let metadata = fs::metadata(path)?;
     let request = Request { version: VERSION, file: (metadata.dev(), metadata.ino()) };
-    for session in Runtime::of_this_user()?.sessions()?.into_iter().filter(Session::alive) {
+    let Ok(sessions) = Runtime::of_this_user().and_then(|runtime| runtime.sessions()) else { return Ok(None) };
+    for session in sessions.into_iter().filter(Session::alive) {
         // A server that lends nothing has no such socket, or does not answer.
         let Ok((socket, answer)) = ask(&session.folder, &request) else { continue };
         match answer {
@@ -183,7 +192,7 @@ fn borrow_now(path: &Path) -> Result<Option<Loan>> {
 }
 
 /// The holder of a file that another command has borrowed.
-const BUSY: &str = "another command that changes its header";
+const BUSY: &str = "another claviger command that works on its header";
 
 fn is_busy(error: &Error) -> bool {
     matches!(&error.kind, ErrorKind::InUse { holder } if holder.as_deref() == Some(BUSY))
@@ -195,11 +204,10 @@ fn in_use(holder: &str) -> Error {
 
 fn ask(folder: &Path, request: &Request) -> io::Result<(UnixStream, Answer)> {
     let (_held, path) = short_name(folder, SOCKET)?;
-    let socket = UnixStream::connect(path)?;
+    let socket = UnixStream::from(Deadline::within(PATIENCE, None).connect_unix(path.as_ref())?);
     socket.set_read_timeout(Some(PATIENCE))?;
-    socket.set_write_timeout(Some(PATIENCE))?;
     send(&socket, request)?;
-    let answer = receive_at_most(&socket, LONGEST)?;
+    let answer = heard(&socket, PATIENCE)?;
     Ok((socket, answer))
 }
 
@@ -209,7 +217,7 @@ struct Borrowed(UnixStream);
 impl Lender for Borrowed {
     fn grow(&self, growth: &Growth) -> io::Result<()> {
         send(&self.0, growth)?;
-        match receive_at_most(&self.0, LONGEST)? {
+        match heard(&self.0, GROWTH)? {
             Grown::Done => Ok(()),
             Grown::Refused(why) => Err(io::Error::new(io::ErrorKind::Unsupported, why)),
         }

@@ -158,7 +158,7 @@ fn a_borrowed_file_stays_locked_whoever_ends_first() {
         let args = ["keyslot", "change", "--password-file", "-", "--new-password-file", &new, &volume];
         let mut change = change.args(args).args(CHEAP).stdin(Stdio::piped()).spawn().expect("it starts");
         wait_until("it has borrowed the file", || run(["keyslot", "list", &volume]).code == 9);
-        run(["keyslot", "list", &volume]).fails(9, &["another command", "Wait until it is done"]);
+        run(["keyslot", "list", &volume]).fails(9, &["another claviger command", "Wait until it is done"]);
         if kill {
             drop(served);
         } else {
@@ -307,16 +307,32 @@ fn a_volume_that_cannot_grow_in_use_keeps_its_size() {
     let outer = ["--password-file", &folder.password];
     let hidden = ["--password-file", inner];
     for (how, why) in [
-        ([&[ISOLATED], &outer[..]].concat(), "another process holds its keys"),
+        ([&[ISOLATED], &outer[..]].concat(), "the key process has a fixed size"),
         ([&protect, &outer[..]].concat(), "a hidden volume in it is protected"),
         (hidden.to_vec(), "another volume in this file is in use"),
     ] {
         let served = Served::start(how.iter().chain(&hints));
         let refused = resized(volume, &folder.password, "9M", &["--truecrypt", "--hash", "SHA-512"]);
-        refused.fails(9, &[why]);
+        refused.fails(9, &[why, "Nothing was changed"]);
         served.stop().succeeds();
         assert!(fs::read(volume).expect("the volume") == before, "{why}");
     }
+}
+
+/// A file with a part of a sector after the last whole one: cutting it off would let every flush fail.
+#[test]
+fn the_file_of_a_volume_in_use_is_not_cut_short() {
+    let folder = Folder::new();
+    let volume = folder.luks2("v.luks");
+    let len = fs::metadata(&volume).expect("a file").len() + 512;
+    fs::OpenOptions::new().write(true).open(&volume).and_then(|file| file.set_len(len)).expect("longer");
+    let served = Served::start(["--password-file", &folder.password, "--socket", &folder.str("s"), &volume]);
+    resized(&volume, &folder.password, &served.size.to_string(), &[]).fails(9, &["can only grow"]);
+    assert_eq!(fs::metadata(&volume).expect("a file").len(), len);
+    if let Some((flushed, out)) = qemu_io(&served.uri, "flush") {
+        assert!(flushed, "{out}");
+    }
+    served.stop().succeeds();
 }
 
 #[test]
@@ -364,7 +380,7 @@ fn a_mounted_file_system_grows_with_its_volume() {
 
     let image = place.volume("image.tc", "4M", &[]);
     place.mount(&image, &dir, &["--filesystem", "none"]).succeeds();
-    resize(&image, "6M", &["--filesystem"]).fails(5, &["growing none while it is mounted"]);
+    resize(&image, "6M", &["--filesystem"]).fails(5, &["mounted as a file"]);
     resize(&image, "6M", &[]).succeeds();
     assert_eq!(fs::metadata(format!("{dir}/volume")).expect("a file").len(), 6 << 20);
     place.shell(&format!("printf end | dd of={dir}/volume bs=1 seek=6291453 conv=notrunc")).succeeds();

@@ -224,6 +224,7 @@ fn a_file_lent_by_a_reader_is_locked_for_writing_meanwhile() {
     drop(lent);
     in_use(open(Access::ReadWrite));
     drop(another);
+    in_use(open(Access::ReadWrite));
 
     let (descriptor, lent) = lender.lend().expect("a descriptor");
     let borrower = borrowed(file.path(), Access::ReadWrite, descriptor).expect("nobody else reads");
@@ -235,6 +236,19 @@ fn a_file_lent_by_a_reader_is_locked_for_writing_meanwhile() {
     let _reader = open(Access::ReadOnly).expect("readers share again");
     in_use(open(Access::ReadWrite));
     assert_eq!(fs::read(file.path()).expect("a file"), [6; 4096]);
+}
+
+#[test]
+fn a_lent_file_that_backs_a_loop_device_is_not_written() {
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    fs::write(file.path(), [5; 8192]).expect("its contents");
+    let Some(device) = LoopDevice::new(file.path(), &[]) else { return };
+    let open = |path: &Path| FileStore::open(path, Access::ReadOnly).expect("readers share");
+    let lender = open(file.path());
+    let (descriptor, _lent) = lender.lend().expect("a descriptor");
+    let refused = in_use(borrowed(file.path(), Access::ReadWrite, descriptor));
+    assert!(refused.contains("attached to /dev/loop"), "{refused}");
+    assert!(open(device.path()).lend().is_err(), "the file behind it is locked, too");
 }
 
 #[test]
