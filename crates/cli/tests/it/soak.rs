@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use std::{env, fs, thread};
 
 use crate::common::mounts::MountSpace;
-use crate::common::{Done, Served, done};
+use crate::common::{Done, Served, done, run};
 use claviger_serve::nbd::{Client, NbdAddress};
 use claviger_testkit::fsx::{self, Disk, FileDisk, Folder, Plan};
 use claviger_testkit::mounts::{self, abort_fuse_connection};
@@ -181,6 +181,21 @@ fn soak() {
 /// Folders below which this process mounts.
 static FOLDERS: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
+/// Gives the header a new salt, and keeps its password.
+const HEADER_CHANGE: [&str; 4] = ["change", "--truecrypt", "--hash", "SHA-512"];
+
+fn same_password(file: &str) -> [&str; 4] {
+    ["--password-file", file, "--new-password-file", file]
+}
+
+/// Changes the header of a volume a few times while it is used.
+fn while_changing<T>(change: impl Fn() + Sync, used: impl FnOnce() -> T) -> T {
+    thread::scope(|scope| {
+        scope.spawn(|| (0..10).for_each(|_| change()));
+        used()
+    })
+}
+
 /// Rounds of one kind.
 fn mounted(kind: &Kind, end: Instant, seed: u64) {
     for program in kind.programs {
@@ -209,7 +224,10 @@ fn mounted(kind: &Kind, end: Instant, seed: u64) {
     while rounds == 0 || Instant::now() < end {
         let time = ROUND.min(end.saturating_duration_since(Instant::now())).max(Duration::from_secs(1));
         with_transport(kind.uring, || kind.mount(&place, &volume, &dir, &protected).succeeds());
-        let round = work.done_by_a_child(&place, time, seed + rounds).succeeds();
+        let changed =
+            || place.run(HEADER_CHANGE.iter().chain(&same_password(&place.folder.password)).chain([&&*volume]));
+        let changed = || _ = (kind.folder.is_none()).then(|| changed().succeeds());
+        let round = while_changing(changed, || work.done_by_a_child(&place, time, seed + rounds).succeeds());
         operations += number(&round.text(), "operations=");
         place.unmount(&dir).succeeds();
         checked(&place, kind, &volume, &dir);
@@ -427,7 +445,10 @@ fn nbd(end: Instant, seed: u64) {
         assert!(*contents == now, "after starting again: not what was written");
         let time = ROUND.min(end.saturating_duration_since(Instant::now()));
         let plan = Plan { longest: 1 << 20, ..Plan::lasting(seed + rounds, time) };
-        operations += fsx::exercise(&mut disk, contents, &plan).unwrap_or_else(|f| panic!("{f}"));
+        let changed =
+            || run(HEADER_CHANGE.iter().chain(&same_password(&folder.password)).chain([&&*volume])).succeeds();
+        let exercised = while_changing(|| drop(changed()), || fsx::exercise(&mut disk, contents, &plan));
+        operations += exercised.unwrap_or_else(|f| panic!("{f}"));
         drop(disk);
         served.stop().succeeds();
         rounds += 1;
