@@ -2,8 +2,8 @@
 //!
 //! The server hands over a descriptor that shares its lock, and the command works as on a volume that nobody uses: it finds the
 //! header, proves the credential and writes step by step. So the server needs no code for any format's header, and no passphrase
-//! leaves the process that asks for it. The lock is never free in between. If the server ends first, the command still holds the
-//! lock and finishes; if the command is killed, the header is in a state that opens, as after any kill.
+//! leaves the process that asks for it. A writer's lock is never free in between. If the server ends first, the command still holds
+//! the lock and finishes; if the command is killed, the header is in a state that opens, as after any kill.
 //!
 //! This is possible because a header's changes leave the layout alone, and because the server writes only where the data are. When a
 //! volume grows, its last segment becomes longer and nothing else changes. So the server is told the new size, once everything is on
