@@ -63,12 +63,12 @@ pub struct Opening {
     by_backup: bool,
     or_clear: bool,
     keep_times: bool,
-    lender: Option<Lender>,
+    borrow: Option<Borrow>,
     at: OsString,
 }
 
 /// Borrows the file at a path from another process that has locked it; `None` if no such process lends it.
-pub type Lender = fn(&Path) -> Result<Option<Loan>>;
+pub type Borrow = fn(&Path) -> Result<Option<Loan>>;
 
 /// Opens a store other than a file or device of this machine.
 pub type Opener = Arc<dyn Fn(Access) -> Result<Arc<dyn Store>> + Send + Sync>;
@@ -144,7 +144,7 @@ impl Opening {
 
     fn of(source: Source) -> Self {
         let (access, at) = (Access::ReadOnly, OsString::new());
-        let (by_backup, or_clear, keep_times, lender) = (false, false, false, None);
+        let (by_backup, or_clear, keep_times, borrow) = (false, false, false, None);
         Self {
             source,
             access,
@@ -154,7 +154,7 @@ impl Opening {
             by_backup,
             or_clear,
             keep_times,
-            lender,
+            borrow,
             at,
         }
     }
@@ -205,15 +205,15 @@ impl Opening {
         Self { keep_times, ..self }
     }
 
-    /// Who is asked for a file that is in use. Only for changes of the header: its owner goes on reading and writing the data.
-    pub fn lender(self, lender: Lender) -> Self {
-        Self { lender: Some(lender), ..self }
+    /// How to get a file that is in use. Only for changes of the header: its owner goes on reading and writing the data.
+    pub fn borrowing(self, borrow: Borrow) -> Self {
+        Self { borrow: Some(borrow), ..self }
     }
 
     fn file(&self, path: &Path) -> Result<FileStore> {
-        let file = match (FileStore::open(path, self.access), self.lender) {
-            (Err(e), Some(lender)) if matches!(e.kind, ErrorKind::InUse { .. }) => {
-                match lender(path).map_err(|e| e.at(path))? {
+        let file = match (FileStore::open(path, self.access), self.borrow) {
+            (Err(e), Some(borrow)) if matches!(e.kind, ErrorKind::InUse { .. }) => {
+                match borrow(path).map_err(|e| e.at(path))? {
                     Some(loan) => FileStore::borrow(path, self.access, loan)?,
                     None => return Err(e),
                 }

@@ -51,7 +51,7 @@ impl OpenArgs {
         prompt::about(&self.path);
         let cancel = cancel::install()?;
         let at = |e: Error| e.at(self.how.header_file().unwrap_or(&self.path));
-        let opening = self.how.opening(&self.path)?.access(access).by_backup(true).lender(sessions::borrow);
+        let opening = self.how.opening(&self.path)?.access(access).by_backup(true).borrowing(sessions::borrow);
         let mut found = opening.find_header()?;
         found.check(&self.how.unlock(&[])).map_err(at)?;
         self.announce(&*found.header).map_err(at)?;
@@ -199,7 +199,7 @@ impl HeaderArgs {
     /// How to open the volume, as the options say. A volume that this user has mounted or serves stays in use.
     pub fn opening(&self) -> claviger_engine::Result<Opening> {
         let opening = remote::opening(&self.path, None)?.partition(self.partition).format(self.format.as_deref());
-        Ok(opening.lender(sessions::borrow))
+        Ok(opening.borrowing(sessions::borrow))
     }
 
     /// Finds the header.

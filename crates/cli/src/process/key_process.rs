@@ -32,7 +32,7 @@ use claviger_engine::{Error, ErrorKind, Layout, Opened, Result, Store, Volume, W
 use claviger_serve::inherited;
 use claviger_serve::key_process::locking::{Lockable, Locks, Proof};
 use claviger_serve::key_process::{FileNumber, IoSide, KeySide, Terms, cage};
-use claviger_serve::sessions::{Listening, Session};
+use claviger_serve::sessions::{Session, SessionSocket};
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::{Pid, Signal, chdir, getpid, getppid, kill_process, set_parent_process_death_signal, setsid};
 use serde::de::DeserializeOwned;
@@ -496,7 +496,7 @@ impl Locking {
     }
 
     /// Answers `claviger lock` and `claviger unlock` until the listener is dropped.
-    pub fn listen(self, session: &Session) -> Result<Listening> {
+    pub fn listen(self, session: &Session) -> Result<SessionSocket> {
         self.0.listen(&session.folder).map_err(|e| Error::from(e).at(&session.folder))
     }
 }

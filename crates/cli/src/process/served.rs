@@ -10,7 +10,7 @@ use claviger_engine::opening::OpenVolume;
 use claviger_engine::store::{Access, Bypass, CountedStore};
 use claviger_engine::{Error, Result, Store};
 use claviger_serve::mount;
-use claviger_serve::sessions::{Listening, Live, Process, SessionRecord, Status};
+use claviger_serve::sessions::{Live, Process, SessionRecord, SessionSocket, Status};
 
 use crate::opening::direct::{DirectArgs, is_block_device};
 use crate::opening::logical_volume::LogicalVolumeArgs;
@@ -68,7 +68,7 @@ pub struct ServedVolume {
 pub type Counted = CountedStore<Arc<dyn Store>>;
 
 /// Answers other processes until it is dropped.
-pub type Answering = Vec<Listening>;
+pub type Answering = Vec<SessionSocket>;
 
 impl ServedArgs {
     /// Does all of the work of a key process, if this is one.

@@ -279,12 +279,15 @@ impl Args {
 
     /// The session of the process that lends the file, unless its record has another name for it.
     fn in_use(&self, file: &FileStore) -> claviger_engine::Result<Option<Session>> {
+        if !file.is_borrowed() {
+            return Ok(None);
+        }
         let number = file.number()?;
         let here = |session: &Session| {
             session.alive()
                 && fs::metadata(&session.record.volume).is_ok_and(|volume| (volume.dev(), volume.ino()) == number)
         };
-        Ok(Runtime::of_this_user()?.sessions()?.into_iter().find(here).filter(|_| file.is_borrowed()))
+        Ok(Runtime::of_this_user()?.sessions()?.into_iter().find(here))
     }
 
     /// The command for --filesystem.

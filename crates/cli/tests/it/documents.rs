@@ -58,8 +58,7 @@ fn every_verb_has_a_man_page() {
         assert!(text.contains("another process has the volume open"), "{text}");
     }
     for (verb, usage) in [
-        ("resize", r"[\fIOPTIONS\fR] \fB\-\-size\fR \fISIZE\fR \fIVOLUME\fR"),
-        ("header-convert", r"{\fB\-\-backup\fR \fIFILE\fR|\fB\-\-no\-backup\fR} \fIVOLUME\fR"),
+        ("header-convert", r"\fB\-\-to\fR \fINAME\fR {\fB\-\-backup\fR \fIFILE\fR|\fB\-\-no\-backup\fR} \fIVOLUME\fR"),
         ("cp", r"[\fIOPTIONS\fR] \fIVOLUME\fR \fIPATH\fR..."),
     ] {
         let page = fs::read_to_string(folder.path(&format!("man/claviger-{verb}.1"))).expect("a page");

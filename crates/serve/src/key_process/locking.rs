@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use super::client::KeyClient;
 use super::opening::{IoSide, Terms};
 use crate::messages::{give, receive, send, take};
-use crate::sessions::{KEYS_SOCKET, Listening, short_name};
+use crate::sessions::{KEYS_SOCKET, SessionSocket, short_name};
 use crate::wait::wait;
 
 /// Time limit for a client to send its request and to receive the answer.
@@ -243,9 +243,9 @@ impl<T: DeserializeOwned + 'static> Locks<T> {
     ///
     /// # Errors
     /// `Io`.
-    pub fn listen(self, folder: &Path) -> io::Result<Listening> {
+    pub fn listen(self, folder: &Path) -> io::Result<SessionSocket> {
         let unlocking = Mutex::new(());
-        Listening::new(folder, KEYS_SOCKET, move |socket, stop| self.answer(&socket, &unlocking, stop))
+        SessionSocket::new(folder, KEYS_SOCKET, move |socket, stop| self.answer(&socket, &unlocking, stop))
     }
 
     /// Answers one client. A client that does not take the result has gone.

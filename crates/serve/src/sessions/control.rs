@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use claviger_engine::deadline::{Deadline, Exchange};
 
-use super::{Listening, Status, short_name};
+use super::{SessionSocket, Status, short_name};
 
 /// The socket's name in the session's folder.
 pub(super) const SOCKET: &str = "control";
@@ -16,8 +16,8 @@ pub(super) const SOCKET: &str = "control";
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Answers status requests for the lifetime of the value returned.
-pub(super) fn answer(folder: &Path, status: impl Fn() -> Status + Send + Sync + 'static) -> io::Result<Listening> {
-    Listening::new(folder, SOCKET, move |mut client, _| {
+pub(super) fn answer(folder: &Path, status: impl Fn() -> Status + Send + Sync + 'static) -> io::Result<SessionSocket> {
+    SessionSocket::new(folder, SOCKET, move |mut client, _| {
         let text = serde_json::to_vec(&status()).expect("numbers are JSON");
         // An answer fits into the socket's buffer, so no client can delay the end.
         let _ = client.write_all(&text);

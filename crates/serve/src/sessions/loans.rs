@@ -27,7 +27,7 @@ use rustix::event::{PollFd, PollFlags};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::{Listening, Runtime, Session, short_name};
+use super::{Runtime, Session, SessionSocket, short_name};
 use crate::messages::{give, receive_at_most, send, take};
 use crate::wait::wait;
 
@@ -89,10 +89,14 @@ struct Lending {
 }
 
 /// Lends the files of these stores for the lifetime of the value returned.
-pub(super) fn lend(folder: &Path, stores: Vec<Weak<dyn Store>>, after_growth: AfterGrowth) -> io::Result<Listening> {
+pub(super) fn lend(
+    folder: &Path,
+    stores: Vec<Weak<dyn Store>>,
+    after_growth: AfterGrowth,
+) -> io::Result<SessionSocket> {
     let stores = stores.into_iter().map(|store| (store, Mutex::new(()))).collect();
     let lending = Lending { stores, folder: folder.to_owned(), after_growth };
-    Listening::new(folder, SOCKET, move |client, stop| {
+    SessionSocket::new(folder, SOCKET, move |client, stop| {
         if let Ok(request) = heard(&client, PATIENCE) {
             let _ = lending.answer(&client, &request, stop);
         }

@@ -12,10 +12,10 @@
 //! ```
 
 mod control;
-mod listening;
 mod loans;
 mod owner;
 mod process;
+mod socket;
 mod text;
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -31,12 +31,12 @@ use rustix::fs::OFlags;
 use rustix::process::getuid;
 use serde::{Deserialize, Serialize};
 
-pub use listening::Listening;
 pub(crate) use loans::fuzz;
 pub use loans::{AfterGrowth, borrow};
 pub use owner::FolderOwner;
 pub use process::Process;
 pub(crate) use process::Stat;
+pub use socket::SessionSocket;
 pub use text::{escape, unescape};
 
 /// The environment variable that overrides the runtime folder: the absolute path of a private folder.
@@ -260,7 +260,7 @@ impl Live {
     ///
     /// # Errors
     /// `Io`.
-    pub fn answer(&self, status: impl Fn() -> Status + Send + Sync + 'static) -> Result<Listening> {
+    pub fn answer(&self, status: impl Fn() -> Status + Send + Sync + 'static) -> Result<SessionSocket> {
         control::answer(&self.session.folder, status).map_err(|e| Error::from(e).at(&self.session.folder))
     }
 
@@ -269,7 +269,7 @@ impl Live {
     ///
     /// # Errors
     /// `Io`.
-    pub fn lend(&self, stores: Vec<Weak<dyn Store>>, after_growth: AfterGrowth) -> Result<Listening> {
+    pub fn lend(&self, stores: Vec<Weak<dyn Store>>, after_growth: AfterGrowth) -> Result<SessionSocket> {
         loans::lend(&self.session.folder, stores, after_growth).map_err(|e| Error::from(e).at(&self.session.folder))
     }
 }

@@ -186,7 +186,8 @@ fn the_backup_at_the_end_repairs_the_header_in_front() {
     let text = it.run(&embedded, &[]).succeeds().text();
     assert!(text.contains("nothing to do"), "{text}");
     it.wipe(0, 512);
-    it.run(&["change"], &["--new-password-file", &it.new]).fails(1, &["only the backup header", "Restore"]);
+    it.run(&["change"], &["--new-password-file", &it.new])
+        .fails(1, &["only the backup header", "header restore --embedded"]);
     let text = it.run(&["verify"], &[]).fails(4, &[]).text();
     assert!(text.contains("header restore --embedded") && !text.contains("claviger change"), "{text}");
     let verified = it.run(&["verify", "--json"], &[]).fails(4, &[]).json();

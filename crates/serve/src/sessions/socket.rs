@@ -12,13 +12,13 @@ use super::short_name;
 
 /// Answers the clients of a socket in a session's folder for its lifetime, each on a thread of its own. Only this user's processes
 /// are answered.
-pub struct Listening {
+pub struct SessionSocket {
     listener: Arc<UnixListener>,
     ending: Arc<AtomicBool>,
     thread: Option<thread::JoinHandle<()>>,
 }
 
-impl Listening {
+impl SessionSocket {
     /// Listens at this name. `answer` also gets a flag, and returns soon after it is set.
     pub(crate) fn new(
         folder: &Path,
@@ -47,7 +47,7 @@ impl Listening {
     }
 }
 
-impl Drop for Listening {
+impl Drop for SessionSocket {
     fn drop(&mut self) {
         self.ending.store(true, Ordering::SeqCst);
         let _ = shutdown(&*self.listener, Shutdown::Both);
