@@ -7,7 +7,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use claviger_engine::{Error, ErrorKind, Result};
-use claviger_serve::sessions::{Runtime, Session, SessionRecord, escape};
+use claviger_serve::sessions::{Runtime, Session, SessionRecord, escape, is_busy};
 
 use crate::opening::remote;
 use crate::terminal::output;
@@ -122,7 +122,7 @@ fn session(wanted: impl Fn(&SessionRecord) -> bool) -> Option<Session> {
 /// Adds to an `InUse` error where the volume is mounted.
 pub fn say_where(error: anyhow::Error) -> anyhow::Error {
     let error = match error.downcast::<Error>() {
-        Ok(error) if matches!(error.kind, ErrorKind::InUse { .. }) => error,
+        Ok(error) if matches!(error.kind, ErrorKind::InUse { .. }) && !is_busy(&error) => error,
         Ok(error) => return error.into(),
         Err(error) => return error,
     };

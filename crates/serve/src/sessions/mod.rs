@@ -32,7 +32,7 @@ use rustix::process::getuid;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use loans::fuzz;
-pub use loans::{AfterGrowth, borrow};
+pub use loans::{AfterGrowth, borrow, is_busy};
 pub use owner::FolderOwner;
 pub use process::Process;
 pub(crate) use process::Stat;

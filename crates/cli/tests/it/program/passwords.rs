@@ -36,7 +36,11 @@ fn after_a_long_try_the_options_are_named_that_shorten_it() {
     for (options, times) in [(&[][..], 1), (&["--truecrypt"][..], 0), (&["--hash", "SHA-512"][..], 0)] {
         let args = [&["info", &volume][..], options].concat();
         let Some((output, code)) = played(&steps, &args) else { return };
-        assert_eq!((code, output.matches("--truecrypt or --veracrypt, --hash").count()), (0, times), "{options:?}: {output}");
+        assert_eq!(
+            (code, output.matches("--truecrypt or --veracrypt, --hash").count()),
+            (0, times),
+            "{options:?}: {output}"
+        );
     }
 }
 

@@ -313,7 +313,7 @@ fn a_volume_that_cannot_grow_in_use_keeps_its_size() {
     ] {
         let served = Served::start(how.iter().chain(&hints));
         let refused = resized(volume, &folder.password, "9M", &["--truecrypt", "--hash", "SHA-512"]);
-        refused.fails(9, &[why, "Nothing was changed"]);
+        refused.fails(9, &[why, "claviger unmount"]);
         served.stop().succeeds();
         assert!(fs::read(volume).expect("the volume") == before, "{why}");
     }
