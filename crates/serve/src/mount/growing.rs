@@ -1,29 +1,50 @@
 //! A mounted volume has grown: the loop device and the file system on it follow.
 
 use std::ffi::OsString;
-use std::fs::OpenOptions;
-use std::io;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Seek, SeekFrom};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Duration;
 
 use claviger_engine::{Error, Result};
-use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
+use rustix::fs::{AtFlags, StatxFlags, statx};
 
 use super::{drivers, image, loop_sys, said};
 use crate::sessions::{Session, SessionRecord};
 
-/// Gives the loop device below a mount the size of its file. `folder` is the session's. Without such a device, there is nothing to
-/// do.
+/// Lets the kernel know the size of a volume that has grown to `len` bytes: that of the file that shows it, and of the loop device on
+/// that file. `folder` is the session's. Other mounts do not notice, and there is nothing to do.
 ///
 /// # Errors
 /// `Io`.
-pub fn follow_size(folder: &Path) -> io::Result<()> {
+pub fn follow_size(folder: &Path, len: u64) -> io::Result<()> {
     let Some(session) = Session::read(folder) else { return Ok(()) };
-    let Some(device) = &session.record.loop_device else { return Ok(()) };
-    // The kernel asks for the file's size only when somebody wants to know it.
-    let image = session.image_dir().join(image::NAME);
-    statx(CWD, &image, AtFlags::STATX_FORCE_SYNC, StatxFlags::SIZE)?;
-    loop_sys::follow_size(&OpenOptions::new().read(true).write(true).open(device)?)
+    let SessionRecord { loop_device, filesystem, dir, .. } = &session.record;
+    match (loop_device, dir) {
+        (Some(device), _) => {
+            follow_file(&session.image_dir().join(image::NAME), len)?;
+            loop_sys::follow_size(&OpenOptions::new().read(true).write(true).open(device)?)
+        }
+        (None, Some(dir)) if filesystem.as_deref() == Some("none") => follow_file(&dir.join(image::NAME), len),
+        _ => Ok(()),
+    }
+}
+
+/// Asks for the file's size until the kernel takes note of it. It ignores an answer if a write has ended since the question
+/// (linux/fs/fuse/inode.c, `fuse_change_attributes`), and then reads nothing beyond the old end.
+fn follow_file(path: &Path, len: u64) -> io::Result<()> {
+    const TIMES: u32 = 5000;
+    let mut file = File::open(path)?;
+    for _ in 0..TIMES {
+        statx(&file, "", AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC, StatxFlags::SIZE)?;
+        if file.seek(SeekFrom::End(0))? == len {
+            return Ok(());
+        }
+        thread::sleep(Duration::from_micros(200));
+    }
+    Err(io::Error::new(io::ErrorKind::TimedOut, "the kernel has not taken note of the new size"))
 }
 
 /// The command that grows the mounted file system of a session to the size of its volume.

@@ -77,8 +77,8 @@ enum Answer {
     Failed(String),
 }
 
-/// What a server does once its volume has grown, in its session's folder.
-pub type AfterGrowth = fn(&Path) -> io::Result<()>;
+/// What a server does once its volume has grown to this many bytes, in its session's folder.
+pub type AfterGrowth = fn(&Path, u64) -> io::Result<()>;
 
 /// What a server lends.
 struct Lending {
@@ -143,7 +143,7 @@ impl Lending {
 
     fn grow(&self, store: &dyn Store, growth: &Growth) -> io::Result<()> {
         store.grow(growth)?;
-        if growth.rehearse { Ok(()) } else { (self.after_growth)(&self.folder) }
+        if growth.rehearse { Ok(()) } else { (self.after_growth)(&self.folder, store.len()) }
     }
 }
 
@@ -241,7 +241,7 @@ pub(crate) fn fuzz(store: &dyn Store, file: &FileStore, bytes: &[u8]) -> io::Res
     let (client, mut borrower) = UnixStream::pair()?;
     borrower.write_all(&bytes[..bytes.len().min(64 << 10)])?;
     borrower.shutdown(Shutdown::Write)?;
-    let lending = Lending { stores: Vec::new(), folder: PathBuf::new(), after_growth: |_| Ok(()) };
+    let lending = Lending { stores: Vec::new(), folder: PathBuf::new(), after_growth: |_, _| Ok(()) };
     let stop = AtomicBool::new(false);
     if let Ok(request) = receive_at_most(&client, LONGEST) {
         lending.answer(&client, &request, &stop)?;
