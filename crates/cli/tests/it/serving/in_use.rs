@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::Write;
+use std::os::unix::fs::FileExt;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -400,6 +401,22 @@ fn a_mounted_file_system_grows_with_its_volume() {
         let before = space();
         resize(&xfs, "600M", &["--filesystem", "--quick"]).succeeds();
         assert!(space() > before + (150 << 20), "{before} {}", space());
+        // Again and again, while others write: the kernel may miss the file's new size.
+        let done = AtomicBool::new(false);
+        thread::scope(|scope| {
+            for name in ["a", "b", "c"] {
+                let (file, done) = (fs::File::create(format!("{dir}/{name}")).expect("a file"), &done);
+                scope.spawn(move || {
+                    while !done.load(Ordering::Relaxed) {
+                        file.write_all_at(&[7; 4096], 0).and_then(|()| file.sync_data()).expect("written");
+                    }
+                });
+            }
+            let grown: Vec<_> =
+                (1..=20).map(|n| resize(&xfs, &format!("{}M", 600 + 2 * n), &["--filesystem", "--quick"])).collect();
+            done.store(true, Ordering::Relaxed);
+            grown.into_iter().for_each(|grown| drop(grown.succeeds()));
+        });
         place.unmount(&dir).succeeds();
         place.mount(&xfs, &dir, &[]).succeeds();
         assert!(space() > before + (150 << 20));
