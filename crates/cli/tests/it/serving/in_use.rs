@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::Write;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -13,6 +13,7 @@ use crate::common::*;
 use crate::serving::key_process::ISOLATED;
 use crate::volumes::hidden::Hiding;
 use claviger_testkit::{tools, uml};
+use rustix::fs::OFlags;
 
 const CHEAP: [&str; 4] = ["--kdf", "pbkdf2", "--iterations", "1000"];
 
@@ -404,16 +405,20 @@ fn a_mounted_file_system_grows_with_its_volume() {
         // Again and again, while others write: the kernel may miss the file's new size.
         let done = AtomicBool::new(false);
         thread::scope(|scope| {
-            for name in ["a", "b", "c"] {
-                let (file, done) = (fs::File::create(format!("{dir}/{name}")).expect("a file"), &done);
+            for name in ["a", "b", "c", "d"] {
+                let mut options = fs::OpenOptions::new();
+                options.write(true).create(true).custom_flags(OFlags::DIRECT.bits().cast_signed());
+                let (file, done) = (options.open(format!("{dir}/{name}")).expect("a file"), &done);
                 scope.spawn(move || {
+                    let memory = vec![7; 2 * 4096];
+                    let block = &memory[memory.as_ptr().align_offset(4096)..][..4096];
                     while !done.load(Ordering::Relaxed) {
-                        file.write_all_at(&[7; 4096], 0).and_then(|()| file.sync_data()).expect("written");
+                        file.write_all_at(block, 0).expect("written");
                     }
                 });
             }
             let grown: Vec<_> =
-                (1..=20).map(|n| resize(&xfs, &format!("{}M", 600 + 2 * n), &["--filesystem", "--quick"])).collect();
+                (1..=30).map(|n| resize(&xfs, &format!("{}M", 600 + 2 * n), &["--filesystem", "--quick"])).collect();
             done.store(true, Ordering::Relaxed);
             grown.into_iter().for_each(|grown| drop(grown.succeeds()));
         });
