@@ -24,7 +24,7 @@ pub struct Asked {
     request: OwnedObjectPath,
 }
 
-/// The portal; whoever holds it answers its dialogs.
+/// The portal. A test answers its dialogs through this.
 pub struct Portal {
     pub connection: Connection,
     asked: Arc<Mutex<Option<Asked>>>,

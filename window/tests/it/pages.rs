@@ -47,7 +47,7 @@ fn a_volume_is_mounted_locked_unlocked_and_unmounted() {
         window.harness.event(eframe::egui::Event::Text(letter.into()));
     }
     window.harness.run_steps(1);
-    assert!(!window.accessible_data().contains(PASSWORD), "nobody is told a password");
+    assert!(!window.accessible_data().contains(PASSWORD), "a password is never announced");
     window.click(T.mount);
     window.sees(T.open_folder);
     let dir = window.mounted_at();

@@ -149,8 +149,8 @@ fn plaintext(opened: OpenVolume, within: &LogicalVolumeArgs, to_write: bool) -> 
     })
 }
 
-/// Answers other processes that ask for the status of the volume, lock it, or change its header. Without a header of its own, what
-/// looks like one belongs to whoever uses the data.
+/// Answers other processes that ask for the status of the volume, lock it, or change its header. In a headerless volume, or a file
+/// without decryption, bytes that look like a header are data, and the file is not lent.
 pub fn answer(
     live: &Live,
     store: &Arc<Counted>,

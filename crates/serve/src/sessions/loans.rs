@@ -1,13 +1,12 @@
 //! Lending a file in use: a server holds the lock on its volume, and a command that changes the header needs it.
 //!
-//! The server hands over a descriptor that shares its lock, and the command works as on a volume that nobody uses: it finds the
-//! header, proves the credential and writes step by step. So the server needs no code for any format's header, and no passphrase
-//! leaves the process that asks for it. A writer's lock is never free in between. If the server ends first, the command still holds
-//! the lock and finishes; if the command is killed, the header is in a state that opens, as after any kill.
+//! The server hands over a descriptor that shares its lock, and the command works as on an unused volume: it finds the header, proves
+//! the credential and writes step by step. So the server needs no code for any format's header, and no passphrase leaves the process
+//! that asks for it. A writer's lock is held all the time. If the server ends first, the command still holds it and finishes. If the
+//! command is killed, the header is in a state that opens, as after any kill.
 //!
-//! This is possible because a header's changes leave the layout alone, and because the server writes only where the data are. When a
-//! volume grows, its last segment becomes longer and nothing else changes. So the server is told the new size, once everything is on
-//! the disk.
+//! This is possible because a header's changes leave the layout alone, and because the server writes only where the data are. A
+//! growing volume only gets a longer last segment. The server learns the new size after everything has reached the disk.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -249,7 +248,7 @@ pub(crate) fn fuzz(store: &dyn Store, file: &FileStore, bytes: &[u8]) -> io::Res
     let _ = lending.lend(&client, store, file, &stop);
     drop(client);
     let mut received = Vec::new();
-    // Whoever sent more than was read is told so after the answers.
+    // If some bytes were never read, an error follows the answers.
     let _ = borrower.read_to_end(&mut received);
     Ok(received.len() as u64)
 }

@@ -260,7 +260,7 @@ fn a_volume_grows_while_it_is_served() {
         resized(&volume, &folder.password, "5M", hints).fails(9, &["can only grow"]);
         let filesystem = resized(&volume, &folder.password, "10M", &[hints, &["--filesystem"]].concat());
         filesystem.fails(5, &["not mounted by claviger"]);
-        // A file that grows by other means is noticed when somebody says so.
+        // If a file grows by other means, `resize` tells the server.
         if hints.is_empty() {
             let file = fs::OpenOptions::new().write(true).open(&volume).expect("a file");
             file.set_len(fs::metadata(&volume).expect("a file").len() + (1 << 20)).expect("grown");

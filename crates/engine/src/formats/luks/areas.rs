@@ -1,8 +1,8 @@
 //! Damage in the areas of keyslots, found without a credential.
 //!
-//! The key in an area is split and encrypted, so all of its bytes look random. Other random bytes cannot be told from them: an area
-//! that looks random may still be damaged, and only a credential that opens the keyslot proves it. The main test is
-//! Pearson's chi-square over byte values, per block, as in the keyslot check of recent versions of `cryptsetup repair`.
+//! Keys are split and encrypted in their areas, so every byte looks random. Damage that looks random, too, cannot be detected: only a
+//! credential that opens the keyslot proves that its area is intact. The main test is Pearson's chi-square over byte values, per
+//! block, as in the keyslot check of recent versions of `cryptsetup repair`.
 //!
 //! An undamaged area of 512,000 bytes, the largest of any usual key, is called damaged with a probability below 10^-6. Bounds for
 //! each test, by Chernoff's method; the unit test computes them:

@@ -181,7 +181,7 @@ fn borrowed(path: &Path, access: Access, file: fs::File) -> claviger_engine::Res
     FileStore::borrow(path, access, Loan { file, lender: Box::new(Nobody) })
 }
 
-/// The lock is never free between the lender and the borrower, whoever ends first.
+/// The file stays locked, whether the lender or the borrower ends first.
 #[test]
 fn a_lent_file_stays_locked_until_both_have_closed_it() {
     let file = tempfile::NamedTempFile::new().expect("a file");
