@@ -67,7 +67,11 @@ pub fn look_at_area(store: &dyn Store, number: u32, at: u64, len: usize) -> Resu
 fn damaged(area: &[u8]) -> Vec<Range<usize>> {
     let mut sectors: Vec<_> = area.chunks_exact(SECTOR).map(|sector| !magic::looks_random(sector)).collect();
     for run in runs(area, |one, next| one == next).filter(|run| run.len() >= RUN) {
-        sectors[run.start / SECTOR..run.end.div_ceil(SECTOR)].fill(true);
+        // The random byte beside a damaged sector may continue its last run.
+        let elsewhere = run.clone().filter(|at| !sectors[at / SECTOR]).count();
+        if elsewhere >= RUN {
+            sectors[run.start / SECTOR..run.end.div_ceil(SECTOR)].fill(true);
+        }
     }
     for (block, sectors) in area.chunks(BLOCK).zip(sectors.chunks_mut(BLOCK / SECTOR)) {
         let others: Vec<_> = block.chunks(SECTOR).zip(&*sectors).filter(|(_, damaged)| !**damaged).collect();
@@ -304,6 +308,8 @@ mod tests {
         assert_eq!(found(0, &[0; 4096]), one(0, 4096, "zeros"));
         assert_eq!(found(8192 + 1536, &[0; 512]), one(8192 + 1536, 512, "zeros"));
         assert_eq!(found(AREA - 512, &[0xff; 512]), one(AREA - 512, 512, "the byte 0xff repeated"));
+        // The bytes beside them are zeros by chance.
+        assert_eq!(found(1023, &[0; 514]), one(1024, 512, "zeros"));
         // Eight zeros across a border of sectors.
         assert_eq!(found(1020, &[0; 8]), one(512, 1024, "not random"));
         let text = include_bytes!("areas.rs");
