@@ -15,7 +15,7 @@ use crate::formats::takes;
 use crate::formats::{self, Facts, Format, Header, HeaderEditor, UnlockPlan, Unlocked, partition};
 use crate::key_process::folder::{FolderKeyProcess, KeylessFolder};
 use crate::partitions;
-use crate::store::{Access, FileStore, Loan, Store};
+use crate::store::{Access, Borrow, FileStore, Store};
 use crate::trees::host::HostFolder;
 use crate::trees::{Subtree, Tree};
 use crate::volume::{Mapping, Volume};
@@ -66,9 +66,6 @@ pub struct Opening {
     borrow: Option<Borrow>,
     at: OsString,
 }
-
-/// Borrows the file at a path from another process that has locked it; `None` if no such process lends it.
-pub type Borrow = fn(&Path) -> Result<Option<Loan>>;
 
 /// Opens a store other than a file or device of this machine.
 pub type Opener = Arc<dyn Fn(Access) -> Result<Arc<dyn Store>> + Send + Sync>;
@@ -211,14 +208,9 @@ impl Opening {
     }
 
     fn file(&self, path: &Path) -> Result<FileStore> {
-        let file = match (FileStore::open(path, self.access), self.borrow) {
-            (Err(e), Some(borrow)) if matches!(e.kind, ErrorKind::InUse { .. }) => {
-                match borrow(path).map_err(|e| e.at(path))? {
-                    Some(loan) => FileStore::borrow(path, self.access, loan)?,
-                    None => return Err(e),
-                }
-            }
-            (opened, _) => opened?,
+        let file = match self.borrow {
+            Some(borrow) => FileStore::open_or_borrow(path, self.access, borrow)?,
+            None => FileStore::open(path, self.access)?,
         };
         if self.keep_times {
             file.keep_times().map_err(|e| e.at(path))?;

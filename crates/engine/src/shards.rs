@@ -17,16 +17,20 @@ pub(crate) enum Shards<T> {
 
 /// Aligned to 128 bytes, because processors fetch cache lines in pairs.
 #[repr(align(128))]
-#[derive(Default)]
 pub(crate) struct Apart<T>(T);
 
 impl<T: Default> Default for Shards<T> {
     fn default() -> Self {
-        Self::Each((0..*COUNT).map(|_| Apart::default()).collect())
+        Self::each(T::default)
     }
 }
 
 impl<T> Shards<T> {
+    /// One part per processor.
+    pub(crate) fn each(part: impl Fn() -> T) -> Self {
+        Self::Each((0..*COUNT).map(|_| Apart(part())).collect())
+    }
+
     /// The part of this thread.
     pub(crate) fn mine(&self) -> &T {
         static NEXT: AtomicUsize = AtomicUsize::new(0);

@@ -88,7 +88,7 @@ fn keep(volume: &Path, passphrase: &Path) -> Result<()> {
     cage::enter(&key_side.descriptors())?;
     let opened = locked.unlock(&Unlock::with(&credentials))?.bytes()?;
     drop(credentials);
-    let (layout, store) = (opened.volume.layout(), opened.volume.store());
+    let (layout, store) = (&opened.volume.layout(), opened.volume.store());
     // Nothing is ever encrypted with them.
     let (keys, outline) = (Keys::of(layout, false), KeylessLayout::of(layout, store)?);
     drop(opened);

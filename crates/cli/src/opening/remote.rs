@@ -7,6 +7,7 @@ use claviger_engine::store::{Access, FileStore};
 use claviger_engine::{Error, Opening, Result, Store};
 use claviger_serve::nbd::remote::RemoteOptions;
 use claviger_serve::remote::{Helper, RemoteAddress, Writers, helpers};
+use claviger_serve::sessions;
 use serde::Deserialize;
 
 use crate::terminal::cancel;
@@ -96,6 +97,17 @@ pub fn open(name: &Path, access: Access) -> Result<Arc<dyn Store>> {
     match remote(name)? {
         Some(place) => opened(name, &place, access).map_err(|e| e.at(name)),
         None => Ok(Arc::new(FileStore::open(name, access)?)),
+    }
+}
+
+/// Like [`open`], for writing, but borrows a file from the process of this user that serves the volume in it.
+///
+/// # Errors
+/// Those of [`open`] and of [`sessions::borrow`].
+pub fn open_or_borrow(name: &Path) -> Result<Arc<dyn Store>> {
+    match remote(name)? {
+        Some(_) => open(name, Access::ReadWrite),
+        None => Ok(Arc::new(FileStore::open_or_borrow(name, Access::ReadWrite, sessions::borrow)?)),
     }
 }
 

@@ -216,9 +216,9 @@ impl KeyProcessArgs {
         let opened = opened.bytes().map_err(|e| e.at(args.store_path()))?;
         let OpenVolume { volume, facts, stored, warnings, trials, took, .. } = opened;
         registers.check_volume(&facts)?;
-        let keys = Keys::of(volume.layout(), access == Access::ReadWrite && writable);
+        let keys = Keys::of(&volume.layout(), access == Access::ReadWrite && writable);
         let report = OpenedVolumeReport {
-            outline: KeylessLayout::of(volume.layout(), volume.store()).map_err(|e| e.at(args.store_path()))?,
+            outline: KeylessLayout::of(&volume.layout(), volume.store()).map_err(|e| e.at(args.store_path()))?,
             format: facts.format.to_owned(),
             cipher: facts.cipher,
             mode: facts.mode,

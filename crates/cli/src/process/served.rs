@@ -8,6 +8,7 @@ use std::time::SystemTime;
 use claviger_engine::formats::{self, Facts};
 use claviger_engine::opening::OpenVolume;
 use claviger_engine::store::{Access, Bypass, CountedStore};
+use claviger_engine::volume::Volume;
 use claviger_engine::{Error, Result, Store};
 use claviger_serve::mount;
 use claviger_serve::sessions::{Live, Process, SessionRecord, SessionSocket, Status};
@@ -165,6 +166,7 @@ pub fn answer(
         damage_prevented: store.damage_prevented(),
         locked: locked.as_ref().is_some_and(|locked| locked()),
         size: Some(store.len()),
+        reencryption: store.volume().and_then(Volume::conversion),
     };
     let mut answering = vec![live.answer(move || counted.upgrade().map(&status).unwrap_or_default())?];
     if facts.is_some_and(|facts| formats::by_name(facts.format).is_ok_and(|format| format.editor().is_some())) {

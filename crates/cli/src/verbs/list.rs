@@ -1,7 +1,9 @@
 //! `claviger list`: lists mounted and served volumes.
 
 use std::io::{self, Write};
+use std::time::Duration;
 
+use claviger_engine::volume::ConversionProgress;
 use claviger_serve::key_process::locking;
 use claviger_serve::sessions::{Runtime, Session, SessionRecord, Status, escape};
 use serde::Serialize;
@@ -65,6 +67,15 @@ impl One {
     }
 }
 
+/// "43 %, 12 min left".
+fn progress_in_words(ConversionProgress { done, size, seconds_left }: ConversionProgress) -> String {
+    let percent = u128::from(done) * 100 / u128::from(size.max(1));
+    let left = seconds_left
+        .filter(|seconds| *seconds > 0)
+        .map(|seconds| format!(", {} left", size::duration(Duration::from_secs(seconds))));
+    format!("{percent} %{}", left.unwrap_or_default())
+}
+
 impl Report for List {
     fn text(&self, out: &mut dyn Write) -> io::Result<()> {
         for One { record, state, status, .. } in &self.volumes {
@@ -94,6 +105,9 @@ impl Report for List {
                 if *damage_prevented {
                     line("protection", "a write that would have damaged the hidden volume was refused".to_owned())?;
                 }
+            }
+            if let Some(progress) = status.and_then(|status| status.reencryption) {
+                line("reencrypting", progress_in_words(progress))?;
             }
             if status.is_some_and(|status| status.locked) {
                 line("locked", format!("its keys are forgotten; to unlock: {}", suggested("unlock")))?;

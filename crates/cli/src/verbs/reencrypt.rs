@@ -40,8 +40,11 @@ const DEFAULT_FORMAT: &str = "LUKS2";
 /// Change the key, cipher or sector size of a LUKS2 volume in place; encrypt and decrypt in place
 ///
 /// The volume is rewritten zone by zone. After an interruption by Ctrl-C or a power cut, the volume still opens, and
-/// --resume continues. Claviger and cryptsetup can resume each other's reencryptions. Nothing else may use the volume
-/// at the same time.
+/// --resume continues. Claviger and cryptsetup can resume each other's reencryptions.
+///
+/// A LUKS2 volume that you have mounted or serve stays in use meanwhile. Its process does the work and gives way to other requests:
+/// they wait only where a zone is just being rewritten. Ctrl-C pauses. Not possible in use: --encrypt, --decrypt, --header,
+/// --isolate-keys and --resilience none.
 ///
 /// The new key gets a keyslot for the given password. Keyslots with other passwords will be removed with the old key.
 ///
@@ -133,6 +136,10 @@ pub struct Args {
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     hotzone_size: Option<u64>,
 
+    /// Rewrite at most this much per second: 20M
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    throttle: Option<u64>,
+
     #[command(flatten)]
     direct: DirectArgs,
 
@@ -200,7 +207,7 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     if args.key_process.asked() {
         return args.work_for_key_process(words);
     }
-    let data = remote::open(&args.path, Access::ReadWrite)?;
+    let data = remote::open_or_borrow(&args.path)?;
     args.direct.apply(Bypass::LargeWrites, true, &args.path, &*data);
     let (opened, made) = args.opened(data)?;
     carry_out(args, opened, None, &|| args.forget_header(made.as_deref()))
@@ -220,6 +227,7 @@ impl Args {
         let identified = || -> Result<_> {
             let of = self.convertible(&*data)?;
             self.check(&of)?;
+            self.check_in_use(&of, &*data)?;
             let reencrypter = of.converter.reencrypter();
             Ok((of, reencrypter.map_or(Ok(None), |reencrypter| self.header_store(reencrypter, &*data))?))
         };
@@ -227,6 +235,17 @@ impl Args {
         let (header, made) = header.unzip();
         let made = made.flatten();
         Ok((ReencryptionTarget { of, data, header, new: made.is_some() }, made))
+    }
+
+    /// Refuses what is impossible while a process uses the volume.
+    fn check_in_use(&self, of: &Convertible, data: &dyn Store) -> Result<()> {
+        let in_use = data.file().is_some_and(FileStore::is_borrowed);
+        let header = self.header.is_some() || self.encrypt || self.decrypt;
+        if in_use && (header || of.converter.reencrypter().is_none()) {
+            let holder = Some("mounted or served by claviger".to_owned());
+            return Err(Error::new(ErrorKind::InUse { holder }).hint("Unmount it first. Nothing was changed."));
+        }
+        Ok(())
     }
 
     /// Opens the files, and reads and writes them for the key process. This process has no keys.

@@ -116,13 +116,13 @@ struct Encrypted {
 }
 
 impl Encrypted {
-    fn layout(&self) -> &Layout {
+    fn layout(&self) -> Arc<Layout> {
         self.volume.layout()
     }
 
     /// The stored size of `size` bytes of plaintext.
     fn stored_end(&self, size: u64) -> u64 {
-        FileLayout::stored_end(self.layout(), size)
+        FileLayout::stored_end(&self.layout(), size)
     }
 
     /// Writes `data` from `at` on, with nothing valid after it: the rest of the last sector becomes zero. What precedes `at` in

@@ -7,7 +7,8 @@ use super::{FORMATS, Format, Verdict};
 use crate::credential::{Credential, Unlock};
 use crate::error::Result;
 use crate::spec::{Cost, Spec};
-use crate::store::Store;
+use crate::store::{InUseReencryption, Store};
+use crate::volume::Volume;
 
 /// The goal of a conversion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,6 +72,8 @@ pub struct ReencryptionRequest<'a> {
     pub cost: Cost<'a>,
     /// How many unused bytes at the end of the plaintext make space for a header in front.
     pub room: Option<u64>,
+    /// The highest rate, in bytes per second. The default is as fast as possible, or as the other users of a volume in use permit.
+    pub rate: Option<u64>,
 }
 
 impl ReencryptionRequest<'_> {
@@ -141,6 +144,26 @@ pub trait Reencrypter: Sync {
         with: &Unlock<'_>,
         request: &ReencryptionRequest<'_>,
     ) -> Result<Box<dyn InPlaceConversion + 'a>>;
+
+    /// Fails if this volume, which this process uses, cannot follow a reencryption.
+    ///
+    /// # Errors
+    /// `Unsupported`, with the reason.
+    fn may_reencrypt_in_use(&self, volume: &Volume, request: &InUseReencryption) -> Result<()>;
+
+    /// Continues the reencryption of a volume that this process uses, while it is read and written: up to the end, or until `cancel`
+    /// is set. `with` has the volume keys of both sides, as two credentials if they differ.
+    ///
+    /// # Errors
+    /// Those of [`InPlaceConverter::conversion`] and [`InPlaceConversion::run`].
+    fn reencrypt_in_use(
+        &self,
+        volume: &Volume,
+        with: &Unlock<'_>,
+        request: &InUseReencryption,
+        progress: &dyn Fn(u64, u64),
+        cancel: &AtomicBool,
+    ) -> Result<()>;
 }
 
 /// A conversion, ready to begin or to be resumed.

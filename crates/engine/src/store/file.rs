@@ -8,12 +8,13 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use claviger_crypto::Secret;
 use rustix::fs::{FallocateFlags, OFlags, fallocate, fcntl_getfl, seek};
 use rustix::io::{Errno, retry_on_intr};
 
 use super::direct::Direct;
 use super::header_lock::{self, HeaderLock};
-use super::{Bypass, Growth, Store, check_range, files};
+use super::{Bypass, Growth, InUseReencryption, Store, check_range, files};
 use crate::advice::Advice;
 use crate::error::{Error, ErrorKind, Result};
 
@@ -58,6 +59,9 @@ pub struct Loan {
     pub lender: Box<dyn Lender>,
 }
 
+/// Borrows the file at a path from another process that has locked it; `None` if no such process lends it.
+pub type Borrow = fn(&Path) -> Result<Option<Loan>>;
+
 /// The process that lends a file and goes on using it.
 pub trait Lender: Send + Sync {
     /// Says that the volume grows.
@@ -65,6 +69,24 @@ pub trait Lender: Send + Sync {
     /// # Errors
     /// `Unsupported`, with the reason; others if the lender does not answer.
     fn grow(&self, growth: &Growth) -> io::Result<()>;
+
+    /// Asks whether it can reencrypt the volume.
+    ///
+    /// # Errors
+    /// `Unsupported`, with the reason; others if the lender does not answer.
+    fn may_reencrypt(&self, request: &InUseReencryption) -> Result<()>;
+
+    /// Has it reencrypt the volume, as the header says by now, with the volume keys of both sides.
+    ///
+    /// # Errors
+    /// `Cancelled`; those of the lender; `Io` if it ends meanwhile.
+    fn reencrypt(
+        &self,
+        request: &InUseReencryption,
+        keys: &[&Secret],
+        progress: &dyn Fn(u64, u64),
+        cancel: &AtomicBool,
+    ) -> Result<()>;
 }
 
 impl FileStore {
@@ -282,6 +304,20 @@ impl FileStore {
         Err(Error::new(ErrorKind::InUse { holder }).hint("Try again."))
     }
 
+    /// The file at `path`: opened, or borrowed if it is in use.
+    ///
+    /// # Errors
+    /// Those of [`FileStore::open`] and [`FileStore::borrow`].
+    pub fn open_or_borrow(path: &Path, access: Access, borrow: Borrow) -> Result<Self> {
+        match Self::open(path, access) {
+            Err(e) if matches!(e.kind, ErrorKind::InUse { .. }) => match borrow(path).map_err(|e| e.at(path))? {
+                Some(loan) => Self::borrow(path, access, loan),
+                None => Err(e),
+            },
+            opened => opened,
+        }
+    }
+
     /// The file at `path`, borrowed from the process that has locked it. Borrowed for writing, it is locked exclusively.
     ///
     /// # Errors
@@ -316,6 +352,11 @@ impl FileStore {
     /// Whether another process lends it and goes on using it.
     pub fn is_borrowed(&self) -> bool {
         self.loan.is_some()
+    }
+
+    /// The process that lends it, if it is borrowed.
+    pub fn lender(&self) -> Option<&dyn Lender> {
+        self.loan.as_ref().map(|(lender, _)| &**lender)
     }
 
     /// Tells the process that lends the file, if there is one: see [`Lender::grow`].

@@ -17,13 +17,14 @@ pub use around::AroundStore;
 pub(crate) use counted::Counters;
 pub use counted::{CountedStore, Traffic};
 pub(crate) use direct::Pages;
-pub use file::{Access, FileStore, Lender, Lent, Loan};
+pub use file::{Access, Borrow, FileStore, Lender, Lent, Loan};
 pub use header_lock::HeaderLock;
 pub use mapped::{Extent, MappedStore};
 pub use memory::MemoryStore;
 pub use slice::SliceStore;
 
 use crate::error::Result;
+use crate::volume::Volume;
 
 /// The smallest sector size of any disk, in bytes.
 pub const SMALLEST_SECTOR: u64 = 512;
@@ -48,6 +49,19 @@ pub struct Growth {
     pub rehearse: bool,
 }
 
+/// The reencryption of a volume in use.
+#[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
+pub struct InUseReencryption {
+    /// Where its data begin in the file, in bytes.
+    pub start: u64,
+    /// The size of the plaintext, in bytes.
+    pub len: u64,
+    /// The maximum size of a zone, in bytes.
+    pub zone: Option<u64>,
+    /// The highest rate, in bytes per second. Without it, other requests have priority.
+    pub rate: Option<u64>,
+}
+
 /// Positioned bytes. Each call is exact or an error. Offsets and lengths are in bytes.
 pub trait Store: Send + Sync {
     /// The store below this layer. By default it answers for the layer: whether the store is whole and writable, its sector size,
@@ -60,6 +74,11 @@ pub trait Store: Send + Sync {
     /// The file or device of this machine at the bottom, if there is one.
     fn file(&self) -> Option<&FileStore> {
         self.below().and_then(Store::file)
+    }
+
+    /// The volume at the bottom, directly in its file, if there is one.
+    fn volume(&self) -> Option<&Volume> {
+        self.below().and_then(Store::volume)
     }
 
     /// The size in bytes.
@@ -166,6 +185,9 @@ impl<S: Store + ?Sized> Store for Arc<S> {
     }
     fn file(&self) -> Option<&FileStore> {
         (**self).file()
+    }
+    fn volume(&self) -> Option<&Volume> {
+        (**self).volume()
     }
     fn len(&self) -> u64 {
         (**self).len()

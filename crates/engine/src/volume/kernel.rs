@@ -162,6 +162,6 @@ mod tests {
     fn whoever_carries_a_layout_out_keeps_no_key_for_the_kernel() {
         let volume = crate::volume::Volume::new(Arc::new(crate::store::MemoryStore::default()), two());
         let kept = |s: &Segment| matches!(&s.payload, Payload::Crypt { kernel: Some(_), .. });
-        assert!(!volume.layout().segments().iter().any(kept) && Mapping::of(volume.layout()).is_none());
+        assert!(!volume.layout().segments().iter().any(kept) && Mapping::of(&volume.layout()).is_none());
     }
 }

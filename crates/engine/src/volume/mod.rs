@@ -2,6 +2,7 @@
 
 mod align;
 mod authenticated;
+mod current;
 mod flushing;
 pub mod integrity;
 mod kernel;
@@ -21,6 +22,8 @@ use crate::shards::{Shards, SharedLock};
 use crate::store::{Growth, Store, check_range};
 use align::Cut;
 use authenticated::{Authenticated, TagKey};
+pub use current::Closed;
+use current::{Access, CurrentLayout};
 use flushing::Flushing;
 pub use kernel::{KernelCipher, MappedPart, Mapping};
 use late::Late;
@@ -38,12 +41,14 @@ pub const SPLIT: usize = 1 << 20;
 /// Everything else is encrypted and decrypted in the caller's buffer.
 pub struct Volume {
     store: Arc<dyn Store>,
-    layout: Layout,
+    layout: CurrentLayout,
     /// The size in bytes: the layout's, or more if it has grown since.
     len: AtomicU64,
     pool: Option<Arc<Pool>>,
     /// Requests in flight: only a lone one is split over threads.
-    in_flight: Shards<AtomicUsize>,
+    in_flight: Shards<Requests>,
+    /// The conversion of the volume while it is in use.
+    conversion: Mutex<Option<ConversionProgress>>,
     /// Held alone during the read-modify-write of a sector without a tag, and shared by everything else. Otherwise a whole-sector
     /// write in between would be undone, and a read could see half of the change, which in CBC garbles the neighbouring bytes.
     partial: SharedLock,
@@ -53,13 +58,47 @@ pub struct Volume {
     sector_size: u64,
 }
 
-/// The state for collecting writes to areas of tagged sectors.
+/// The progress of a conversion of a volume in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct ConversionProgress {
+    /// How many bytes are converted.
+    pub done: u64,
+    /// How many bytes there are.
+    pub size: u64,
+    /// How long the rest takes at the rate so far, in seconds, once there is one.
+    pub seconds_left: Option<u64>,
+}
+
+/// The requests of some threads.
 #[derive(Default)]
+struct Requests {
+    in_flight: AtomicUsize,
+    /// Whether there was one since the last look.
+    seen: AtomicBool,
+}
+
+/// The state for collecting writes to areas of tagged sectors.
 struct Collecting {
+    /// The areas of tagged sectors, and their offsets in the store.
+    areas: Vec<(Arc<integrity::TaggedSectors>, u64)>,
     /// Writes collected data. Created by the first write to an area; `None` if no thread could be started.
     late: OnceLock<Option<Late>>,
     /// Combines flushes, because each one writes a whole section of the journal.
     flushing: Flushing,
+}
+
+impl Collecting {
+    /// `None` if no sectors have tags.
+    fn of(layout: &Layout) -> Option<Self> {
+        let area = |segment: &Segment| match &segment.payload {
+            Payload::Authenticated { area, .. } | Payload::KeyProcessTagged { area, .. } => {
+                Some((Arc::clone(area), segment.stored_at))
+            }
+            Payload::Clear | Payload::Zero | Payload::Fixed(_) | Payload::Crypt { .. } | Payload::KeyProcess(_) => None,
+        };
+        let areas: Vec<_> = layout.segments().iter().filter_map(area).collect();
+        (!areas.is_empty()).then(|| Self { areas, late: OnceLock::new(), flushing: Flushing::default() })
+    }
 }
 
 /// Guards the layout's protected ranges.
@@ -79,30 +118,29 @@ impl Volume {
 
     /// A volume that needs less memory, for the contents of an open file.
     pub(crate) fn of_file(store: Arc<dyn Store>, layout: Layout) -> Self {
-        let in_flight = Shards::One(AtomicUsize::new(0));
+        let in_flight = Shards::One(Requests::default());
         Self::with_locks(store, layout, in_flight, [SharedLock::small(), SharedLock::small()])
     }
 
     fn with_locks(
         store: Arc<dyn Store>,
         layout: Layout,
-        in_flight: Shards<AtomicUsize>,
+        in_flight: Shards<Requests>,
         [partial, writing]: [SharedLock; 2],
     ) -> Self {
-        let mut volume = Self {
+        let small = matches!(in_flight, Shards::One(_));
+        Self {
             store,
             sector_size: layout.sector_size(),
             len: layout.len().into(),
-            layout: layout.without_kernel(),
+            collecting: Collecting::of(&layout).map(Box::new),
+            layout: CurrentLayout::new(layout.without_kernel(), small),
             pool: None,
             in_flight,
+            conversion: Mutex::default(),
             partial,
-            collecting: None,
             protection: Protection { prevented: AtomicBool::new(false), writing },
-        };
-        let tagged = volume.areas().next().is_some();
-        volume.collecting = tagged.then(Box::default);
-        volume
+        }
     }
 
     /// Splits large requests over the threads of `pool`.
@@ -122,23 +160,46 @@ impl Volume {
         &self.store
     }
 
-    /// The layout of the volume.
-    pub fn layout(&self) -> &Layout {
-        &self.layout
+    /// The layout of the volume at this moment.
+    pub fn layout(&self) -> Arc<Layout> {
+        self.layout.layout()
+    }
+
+    /// Changes the layout, unless it is `None`, and closes parts of the volume to requests. Returns when no request uses the old
+    /// layout any more, or goes on where it is closed now. Requests that have to wait do so until the next change.
+    pub(crate) fn change_layout(&self, layout: Option<Layout>, closed: Closed) {
+        self.layout.change(layout.map(Layout::without_kernel), closed);
+    }
+
+    /// Whether there was a request since the last call.
+    pub(crate) fn was_used(&self) -> bool {
+        self.in_flight.iter().fold(false, |used, requests| {
+            used | requests.seen.swap(false, Ordering::Relaxed) | (requests.in_flight.load(Ordering::Relaxed) > 0)
+        })
+    }
+
+    /// The progress of the conversion while it is in use, if there is one.
+    pub fn conversion(&self) -> Option<ConversionProgress> {
+        *self.conversion.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sets what [`Volume::conversion`] returns.
+    pub(crate) fn set_conversion(&self, progress: Option<ConversionProgress>) {
+        *self.conversion.lock().unwrap_or_else(PoisonError::into_inner) = progress;
     }
 
     /// Permits a write, or refuses it and all later ones because it would touch a protected range. The returned guard is held until
     /// the write is done.
     ///
     /// TrueCrypt does the same (7.1a, Volume.cpp, `CheckProtectedRange` and `WriteSectors`).
-    fn allowed(&self, offset: u64, end: u64) -> io::Result<Option<RwLockReadGuard<'_, ()>>> {
-        if self.layout.protected().is_empty() || offset == end {
+    fn allowed(&self, layout: &Layout, offset: u64, end: u64) -> io::Result<Option<RwLockReadGuard<'_, ()>>> {
+        if layout.protected().is_empty() || offset == end {
             return Ok(None);
         }
         let Protection { prevented, writing } = &self.protection;
         let shared = writing.share();
         if !prevented.load(Ordering::Acquire) {
-            if !self.layout.hits_protected(offset, end) {
+            if !layout.hits_protected(offset, end) {
                 return Ok(Some(shared));
             }
             drop(shared);
@@ -152,17 +213,17 @@ impl Volume {
 
     /// Calls `each` with every segment the request touches, the request's offset in it, and its part of the buffer.
     fn each_segment(
-        &self,
+        layout: &Layout,
         offset: u64,
         buffer: &mut [u8],
         mut each: impl FnMut(&Segment, u64, &mut [u8]) -> io::Result<()>,
     ) -> io::Result<()> {
         let end = offset + buffer.len() as u64;
         let mut rest = buffer;
-        for segment in self.layout.touched(offset, end) {
+        for segment in layout.touched(offset, end) {
             let from = offset.max(segment.at);
             let whole = segment.at + segment.len;
-            let to = if whole == self.layout.len() { end } else { end.min(whole) };
+            let to = if whole == layout.len() { end } else { end.min(whole) };
             let (part, after) = std::mem::take(&mut rest).split_at_mut((to - from) as usize);
             each(segment, from - segment.at, part)?;
             rest = after;
@@ -172,12 +233,7 @@ impl Volume {
 
     /// The areas of tagged sectors, and their offsets in the store.
     fn areas(&self) -> impl Iterator<Item = (&Arc<integrity::TaggedSectors>, u64)> {
-        self.layout.segments().iter().filter_map(|segment| match &segment.payload {
-            Payload::Authenticated { area, .. } | Payload::KeyProcessTagged { area, .. } => {
-                Some((area, segment.stored_at))
-            }
-            Payload::Clear | Payload::Zero | Payload::Fixed(_) | Payload::Crypt { .. } | Payload::KeyProcess(_) => None,
-        })
+        self.collecting.iter().flat_map(|collecting| collecting.areas.iter().map(|(area, base)| (area, *base)))
     }
 
     fn read_crypt(&self, crypt: &Crypt<'_>, into: u64, out: &mut [u8]) -> io::Result<()> {
@@ -269,7 +325,7 @@ impl Volume {
 
     /// Whether this is the only request in flight.
     fn is_alone(&self) -> bool {
-        self.in_flight.iter().map(|shard| shard.load(Ordering::Relaxed)).sum::<usize>() == 1
+        self.in_flight.iter().map(|shard| shard.in_flight.load(Ordering::Relaxed)).sum::<usize>() == 1
     }
 
     /// Calls `each` with every chunk and its offset: on this thread, or split over the pool if the request is large and
@@ -302,6 +358,11 @@ impl Store for Volume {
         Some(&self.store)
     }
 
+    /// If the store is a volume, too, that one: it lies in the file itself.
+    fn volume(&self) -> Option<&Self> {
+        self.store.volume().or(Some(self))
+    }
+
     fn len(&self) -> u64 {
         self.len.load(Ordering::Acquire)
     }
@@ -311,18 +372,19 @@ impl Store for Volume {
     fn grow(&self, growth: &Growth) -> io::Result<()> {
         let Growth { start, len, rehearse } = *growth;
         let refused = |why: &str| Err(io::Error::new(io::ErrorKind::Unsupported, why));
-        match self.layout.segments() {
+        let layout = self.layout();
+        match layout.segments() {
             [first, ..] if first.stored_at != start => return refused("another volume in this file is in use"),
             [.., Segment { payload: Payload::KeyProcess(_) | Payload::KeyProcessTagged { .. }, .. }] => {
                 return refused("the key process has a fixed size");
             }
-            [.., Segment { payload: Payload::Crypt { .. }, .. }] if self.layout.protected().is_empty() => {}
+            [.., Segment { payload: Payload::Crypt { .. }, .. }] if layout.protected().is_empty() => {}
             [.., Segment { payload: Payload::Crypt { .. }, .. }] => {
                 return refused("a hidden volume in it is protected");
             }
             _ => return refused("a volume of this kind keeps its size while in use"),
         }
-        let last = self.layout.segments().last().expect("as matched above");
+        let last = layout.segments().last().expect("as matched above");
         if len < self.len() || !(len - last.at).is_multiple_of(last.payload.sector_size()) {
             return refused("it can only grow while in use, by whole sectors");
         }
@@ -342,7 +404,8 @@ impl Store for Volume {
     fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
         check_range(offset, out.len(), self.len())?;
         let _counted = InFlight::new(self.in_flight.mine());
-        self.each_segment(offset, out, |segment, into, part| match &segment.payload {
+        let layout = self.layout.request(offset..offset + out.len() as u64, Access::Read)?;
+        Self::each_segment(&layout, offset, out, |segment, into, part| match &segment.payload {
             Payload::Clear => self.store.read_at(segment.stored_at + into, part),
             Payload::Zero => {
                 part.fill(0);
@@ -368,14 +431,15 @@ impl Store for Volume {
     fn write_clobbering(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
         check_range(offset, data.len(), self.len())?;
         let end = offset + data.len() as u64;
+        let layout = self.layout.request(offset..end, Access::Write)?;
         // Refused before the first byte, so that no request is done in part.
-        if self.layout.touched(offset, end).any(|s| !s.writable) {
+        if layout.touched(offset, end).any(|s| !s.writable) {
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, "this part of the volume is read-only"));
         }
-        self.each_segment(offset, data, |segment, into, part| segment.keeps(into, part))?;
-        let _allowed = self.allowed(offset, end)?;
+        Self::each_segment(&layout, offset, data, |segment, into, part| segment.keeps(into, part))?;
+        let _allowed = self.allowed(&layout, offset, end)?;
         let _counted = InFlight::new(self.in_flight.mine());
-        self.each_segment(offset, data, |segment, into, part| match &segment.payload {
+        Self::each_segment(&layout, offset, data, |segment, into, part| match &segment.payload {
             Payload::Clear => self.store.write_clobbering(segment.stored_at + into, part),
             Payload::Zero | Payload::Fixed(_) => Ok(()),
             Payload::Crypt { cipher, first, .. } => {
@@ -404,7 +468,7 @@ impl Store for Volume {
     }
 
     fn writable(&self) -> bool {
-        self.store.writable() && !self.damage_prevented() && self.layout.segments().iter().any(|s| s.writable)
+        self.store.writable() && !self.damage_prevented() && self.layout().segments().iter().any(|s| s.writable)
     }
 
     fn damage_prevented(&self) -> bool {
@@ -417,8 +481,10 @@ impl Drop for Volume {
     /// Moves data that are only in a journal to their places. If that fails, nothing is lost: the journal is as durable as the last
     /// flush, and the next open reads it. Code that serves a volume flushes at the end and reports the result.
     fn drop(&mut self) {
-        drop(self.collecting.take());
-        for (area, base) in self.areas() {
+        let Some(collecting) = self.collecting.take() else { return };
+        let Collecting { areas, late, flushing: _ } = *collecting;
+        drop(late);
+        for (area, base) in areas {
             let _ = area.settle(&*self.store, base);
         }
     }
@@ -428,9 +494,10 @@ impl Drop for Volume {
 struct InFlight<'a>(&'a AtomicUsize);
 
 impl<'a> InFlight<'a> {
-    fn new(counter: &'a AtomicUsize) -> Self {
-        counter.fetch_add(1, Ordering::Relaxed);
-        Self(counter)
+    fn new(Requests { in_flight, seen }: &'a Requests) -> Self {
+        seen.store(true, Ordering::Relaxed);
+        in_flight.fetch_add(1, Ordering::Relaxed);
+        Self(in_flight)
     }
 }
 

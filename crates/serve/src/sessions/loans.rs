@@ -8,6 +8,7 @@
 //! This is possible because a header's changes leave the layout alone, and because the server writes only where the data are. A
 //! growing volume only gets a longer last segment. The server learns the new size after everything has reached the disk.
 
+use std::cell::Cell;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
@@ -17,11 +18,14 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, Weak};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use claviger_engine::deadline::{Deadline, Exchange};
-use claviger_engine::store::{FileStore, Growth, Lender, Loan};
-use claviger_engine::{Error, ErrorKind, Result, Store};
+use claviger_engine::formats::{self, Reencrypter};
+use claviger_engine::store::{FileStore, Growth, InUseReencryption, Lender, Loan};
+use claviger_engine::volume::Volume;
+use claviger_engine::{Advice, Credential, Error, ErrorKind, Result, Secret, Store, Unlock};
 use rustix::event::{PollFd, PollFlags};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -34,7 +38,7 @@ use crate::wait::wait;
 pub(super) const SOCKET: &str = "loans";
 
 /// The version of the messages.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// The longest message, in bytes.
 const LONGEST: usize = 4096;
@@ -42,8 +46,14 @@ const LONGEST: usize = 4096;
 /// Time limit for each message.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Time limit for the server to use a new size.
-const GROWTH: Duration = Duration::from_secs(60);
+/// Time limit for the server to use a new size, or to rewrite a zone.
+const WORK: Duration = Duration::from_secs(60);
+
+/// How often a server reports the progress of a reencryption.
+const REPORT: Duration = Duration::from_millis(200);
+
+/// The longest volume key, in bytes.
+const LONGEST_KEY: usize = 1024;
 
 /// Interval at which a lender checks whether to end.
 const TICK: Duration = Duration::from_millis(100);
@@ -56,11 +66,26 @@ struct Request {
     file: (u64, u64),
 }
 
-/// The answer to a [`Growth`].
+/// What a borrower asks of the server.
 #[derive(Serialize, Deserialize)]
-enum Grown {
+enum Wish {
+    Grow(Growth),
+    /// Only asks whether it can.
+    MayReencrypt(InUseReencryption),
+    /// After it come volume keys of these lengths, in bytes.
+    Reencrypt(InUseReencryption, Vec<usize>),
+    /// Pauses the reencryption.
+    Pause,
+}
+
+/// The answers to a [`Wish`]. During a reencryption, others come before the last one.
+#[derive(Serialize, Deserialize)]
+enum Outcome {
     Done,
     Refused(String),
+    /// How many bytes are reencrypted, and of how many.
+    Progress(u64, u64),
+    Paused,
 }
 
 /// The answer of a server. After `Lent` comes the descriptor.
@@ -134,9 +159,24 @@ impl Lending {
                 }
             }
             // Fails at the end of the loan.
-            let growth = heard(client, PATIENCE)?;
-            let grown = self.grow(store, &growth);
-            send(client, &grown.map_or_else(|e| Grown::Refused(e.to_string()), |()| Grown::Done))?;
+            let outcome = match heard(client, PATIENCE)? {
+                Wish::Grow(growth) => self.grow(store, &growth).map_err(Error::from),
+                Wish::MayReencrypt(request) => {
+                    reencrypter(store).and_then(|(volume, by)| by.may_reencrypt_in_use(volume, &request))
+                }
+                Wish::Reencrypt(request, lens) => {
+                    let keys = received_keys(client, &lens)?;
+                    reencrypt(client, store, &request, &keys, stop)
+                }
+                // It came after the end of the reencryption.
+                Wish::Pause => continue,
+            };
+            let outcome = match outcome {
+                Ok(()) => Outcome::Done,
+                Err(e) if matches!(e.kind, ErrorKind::Cancelled) => Outcome::Paused,
+                Err(e) => Outcome::Refused(e.kind.to_string()),
+            };
+            send(client, &outcome)?;
         }
     }
 
@@ -144,6 +184,64 @@ impl Lending {
         store.grow(growth)?;
         if growth.rehearse { Ok(()) } else { (self.after_growth)(&self.folder, store.len()) }
     }
+}
+
+/// The volume directly in the file, and what can reencrypt it.
+fn reencrypter(store: &dyn Store) -> Result<(&Volume, &'static dyn Reencrypter)> {
+    let volume = store.volume().ok_or_else(|| Error::unsupported("its process does not decrypt it"))?;
+    let converter = formats::convertible(volume.store())?.and_then(|(_, converter)| converter.reencrypter());
+    Ok((volume, converter.ok_or_else(|| Error::unsupported("its format cannot be converted while in use"))?))
+}
+
+/// Receives volume keys. They were not in memory that can be swapped: the kernel's buffers of a socket never are.
+fn received_keys(mut client: &UnixStream, lens: &[usize]) -> io::Result<Vec<Credential>> {
+    if lens.len() > 2 || lens.iter().any(|len| *len > LONGEST_KEY) {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    client.set_read_timeout(Some(PATIENCE))?;
+    let key = |len: &usize| {
+        let mut key = Secret::zeroed(*len);
+        client.read_exact(&mut key)?;
+        Ok(Credential::VolumeKey(key))
+    };
+    lens.iter().map(key).collect()
+}
+
+/// Reencrypts the volume until the borrower asks for a pause or hangs up, or the server has to end.
+fn reencrypt(
+    client: &UnixStream,
+    store: &dyn Store,
+    request: &InUseReencryption,
+    keys: &[Credential],
+    stop: &AtomicBool,
+) -> Result<()> {
+    let (volume, by) = reencrypter(store)?;
+    let cancel = AtomicBool::new(false);
+    let ended = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let watch = || {
+            while !ended.load(Ordering::SeqCst) {
+                let asked = wait(&mut [PollFd::new(client, PollFlags::IN)], Some(TICK));
+                if asked.is_ok_and(|asked| !asked) && !stop.load(Ordering::SeqCst) {
+                    continue;
+                }
+                cancel.store(true, Ordering::SeqCst);
+                return;
+            }
+        };
+        scope.spawn(watch);
+        let told = Cell::new(None::<Instant>);
+        let progress = |done, all| {
+            if told.get().is_none_or(|told| told.elapsed() >= REPORT) {
+                // If the borrower is gone, the other thread notices.
+                let _ = send(client, &Outcome::Progress(done, all));
+                told.set(Some(Instant::now()));
+            }
+        };
+        let done = by.reencrypt_in_use(volume, &Unlock::with(keys), request, &progress, &cancel);
+        ended.store(true, Ordering::SeqCst);
+        done
+    })
 }
 
 /// Receives a message, within a time limit: neither side can hold up the other.
@@ -220,12 +318,58 @@ struct Borrowed(UnixStream);
 
 impl Lender for Borrowed {
     fn grow(&self, growth: &Growth) -> io::Result<()> {
-        send(&self.0, growth)?;
-        match heard(&self.0, GROWTH)? {
-            Grown::Done => Ok(()),
-            Grown::Refused(why) => Err(io::Error::new(io::ErrorKind::Unsupported, why)),
+        send(&self.0, &Wish::Grow(*growth))?;
+        match heard(&self.0, WORK)? {
+            Outcome::Refused(why) => Err(io::Error::new(io::ErrorKind::Unsupported, why)),
+            _ => Ok(()),
         }
     }
+
+    fn may_reencrypt(&self, request: &InUseReencryption) -> Result<()> {
+        send(&self.0, &Wish::MayReencrypt(*request))?;
+        match heard(&self.0, WORK)? {
+            Outcome::Refused(why) => Err(refused(&why).hint("Nothing was changed. Unmount it first.")),
+            _ => Ok(()),
+        }
+    }
+
+    fn reencrypt(
+        &self,
+        request: &InUseReencryption,
+        keys: &[&Secret],
+        progress: &dyn Fn(u64, u64),
+        cancel: &AtomicBool,
+    ) -> Result<()> {
+        let mut socket = &self.0;
+        send(socket, &Wish::Reencrypt(*request, keys.iter().map(|key| key.len()).collect()))?;
+        keys.iter().try_for_each(|key| socket.write_all(key))?;
+        let mut asked = false;
+        loop {
+            if cancel.load(Ordering::Relaxed) && !std::mem::replace(&mut asked, true) {
+                send(socket, &Wish::Pause)?;
+            }
+            if !wait(&mut [PollFd::new(socket, PollFlags::IN)], Some(TICK))? {
+                continue;
+            }
+            match heard(socket, WORK).map_err(|_| ended())? {
+                Outcome::Progress(done, all) => progress(done, all),
+                Outcome::Done => return Ok(()),
+                Outcome::Paused => {
+                    return Err(Error::from(ErrorKind::Cancelled).advise(Advice::ResumeReencryption));
+                }
+                Outcome::Refused(why) => return Err(refused(&why).advise(Advice::ResumeReencryption)),
+            }
+        }
+    }
+}
+
+fn refused(why: &str) -> Error {
+    Error::unsupported(format!("reencrypting it while it is in use: {why}"))
+}
+
+fn ended() -> Error {
+    let error = Error::from(io::Error::other("the process that uses the volume has ended"));
+    error.hint("Nothing is lost.").advise(Advice::ResumeReencryption)
 }
 
 impl Drop for Borrowed {

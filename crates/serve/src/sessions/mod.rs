@@ -26,6 +26,7 @@ use std::sync::Weak;
 
 use claviger_engine::internal::files;
 use claviger_engine::store::Traffic;
+use claviger_engine::volume::ConversionProgress;
 use claviger_engine::{Error, Result, Store};
 use rustix::fs::OFlags;
 use rustix::process::getuid;
@@ -102,6 +103,9 @@ pub struct Status {
     /// Size of the plaintext now, in bytes: a volume can grow while it is served. `None` for a folder.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<u64>,
+    /// How far a reencryption has come that is going on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reencryption: Option<ConversionProgress>,
 }
 
 /// This user's runtime folder, which nobody else can enter.
@@ -365,6 +369,7 @@ mod tests {
                 damage_prevented: true,
                 locked: true,
                 size: None,
+                reencryption: None,
             })
             .expect("a socket");
         let sessions = runtime.sessions().expect("read");

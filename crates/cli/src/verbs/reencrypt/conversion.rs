@@ -134,6 +134,7 @@ impl Args {
             (self.resilience.is_some(), "--resilience"),
             (self.resilience_hash.is_some(), "--resilience-hash"),
             (self.backward, "--backward"),
+            (self.throttle.is_some(), "--throttle"),
         ];
         takes_no(&format!("the conversion of a {} volume", format.name()), refused)?;
         match self.resume || self.towards().is_some() {
@@ -277,6 +278,7 @@ impl Args {
             backward: self.backward,
             cost: self.cost.cost()?,
             room: self.reduce_device_size,
+            rate: self.throttle,
             ..ReencryptionRequest::default()
         })
     }

@@ -11,7 +11,7 @@ use claviger_engine::formats::luks2::reencrypt::{
 };
 use claviger_engine::formats::{Format, HeaderAttributes, Unlocked};
 use claviger_engine::spec::Cost;
-use claviger_engine::store::{MemoryStore, SliceStore};
+use claviger_engine::store::{InUseReencryption, MemoryStore, SliceStore};
 use claviger_engine::{Advice, Credential, ErrorKind, Result, Secret, Spec, Store, Unlock, Volume};
 use claviger_testkit::random::Random;
 use claviger_testkit::stores::{CachedStore, CrashStore, Depth, Fault, FaultStore, Operation};
@@ -36,6 +36,8 @@ const MOVING: usize = 3 * SMALL_FRONT;
 enum Reencrypting {
     /// A new key, header in front; or from the end on.
     NewKey { backward: bool, resilience: &'static str },
+    /// The same while others read and write the volume.
+    InUse { backward: bool, resilience: &'static str },
     /// Plaintext into ciphertext with the header in a store of its own.
     EncryptDetached { resilience: &'static str },
     /// The other way round.
@@ -46,11 +48,13 @@ enum Reencrypting {
     DecryptInPlace { resilience: &'static str },
 }
 
-const WAYS: [Reencrypting; 10] = [
+const WAYS: [Reencrypting; 12] = [
     Reencrypting::NewKey { backward: false, resilience: "checksum" },
     Reencrypting::NewKey { backward: true, resilience: "checksum" },
     Reencrypting::NewKey { backward: false, resilience: "journal" },
     Reencrypting::NewKey { backward: false, resilience: "none" },
+    Reencrypting::InUse { backward: false, resilience: "checksum" },
+    Reencrypting::InUse { backward: true, resilience: "journal" },
     Reencrypting::EncryptDetached { resilience: "checksum" },
     Reencrypting::EncryptDetached { resilience: "journal" },
     Reencrypting::DecryptDetached { resilience: "checksum" },
@@ -183,7 +187,7 @@ impl Reencrypting {
     /// The state before: bytes of both stores, and how many of them are the header's.
     fn before(self) -> (Vec<u8>, usize) {
         match self {
-            Self::NewKey { .. } => (volume(self.sector(), false, FRONT, DATA), 0),
+            Self::NewKey { .. } | Self::InUse { .. } => (volume(self.sector(), false, FRONT, DATA), 0),
             Self::EncryptDetached { .. } => ([vec![0; FRONT], contents(DATA)].concat(), FRONT),
             Self::DecryptDetached { .. } => (volume(self.sector(), true, FRONT, DATA), FRONT),
             // The end is free, as a file system that was made smaller leaves it.
@@ -196,7 +200,11 @@ impl Reencrypting {
 
     /// Bytes of a sector. A disk writes 512 of them whole or not at all: of more it may write a part.
     fn sector(self) -> u32 {
-        if matches!(self, Self::NewKey { resilience: "journal", .. }) { 512 } else { 4096 }
+        if matches!(self, Self::NewKey { resilience: "journal", .. } | Self::InUse { resilience: "journal", .. }) {
+            512
+        } else {
+            4096
+        }
     }
 
     /// The plaintext before and after.
@@ -209,7 +217,7 @@ impl Reencrypting {
 
     fn request(self) -> ReencryptionRequest<'static> {
         let (resilience, backward) = match self {
-            Self::NewKey { backward, resilience } => (resilience, backward),
+            Self::NewKey { backward, resilience } | Self::InUse { backward, resilience } => (resilience, backward),
             Self::EncryptDetached { resilience }
             | Self::DecryptDetached { resilience }
             | Self::DecryptInPlace { resilience } => (resilience, false),
@@ -225,7 +233,9 @@ impl Reencrypting {
         let spec = Spec { cost: cheap(), key_bits: Some(256), sector_size: Some(self.sector()), ..Spec::default() };
         let carry_out = |stores: HeaderAndData<'_>, beginning: Beginning| beginning.edit.carry_out(stores.header);
         bed.with(|stores| match self {
-            Self::NewKey { .. } => carry_out(stores, reencrypt::begin(&stores, &with, &request, false)?),
+            Self::NewKey { .. } | Self::InUse { .. } => {
+                carry_out(stores, reencrypt::begin(&stores, &with, &request, false)?)
+            }
             Self::DecryptDetached { .. } => carry_out(stores, reencrypt::begin(&stores, &with, &request, true)?),
             Self::EncryptDetached { .. } => {
                 let beginning = reencrypt::begin_detached_encryption(&stores, &spec, &credentials, &request)?;
@@ -236,6 +246,50 @@ impl Reencrypting {
             }
             Self::DecryptInPlace { .. } => reencrypt::begin_decryption(stores.header, stores.data, &with, &request),
         })
+    }
+
+    /// Begins it and does it while one thread writes the contents again and another reads them.
+    fn in_use(self, bed: &Bed) -> Result<()> {
+        let contents = self.contents();
+        let volume = Volume::new(bed.data(), bed.unlocked()?.layout);
+        self.begin(bed)?;
+        let done = AtomicBool::new(false);
+        let reader = || {
+            let mut now = vec![0; contents.len()];
+            while !done.load(Ordering::Relaxed) {
+                volume.read_at(0, &mut now)?;
+                assert!(now == contents, "other bytes");
+            }
+            Ok(())
+        };
+        // Whole sectors, and parts of them.
+        let writer = || -> Result<()> {
+            for pass in 0..2 {
+                for at in (0..contents.len()).step_by(4096) {
+                    let part = &contents[at..][..if pass == 0 { 4096 } else { 100 }];
+                    volume.write_clobbering(at as u64, &mut part.to_vec())?;
+                }
+                volume.flush()?;
+            }
+            Ok(())
+        };
+        let credentials = [passphrase()];
+        let (start, len) = (FRONT as u64, volume.len());
+        let request = InUseReencryption { start, len, zone: Some(ZONE), rate: None };
+        let reencrypter =
+            LUKS2.in_place_converter().and_then(|converter| converter.reencrypter()).expect("there is one");
+        std::thread::scope(|scope| {
+            let (reader, writer) = (scope.spawn(reader), scope.spawn(writer));
+            let never = AtomicBool::new(false);
+            let worked =
+                reencrypter.reencrypt_in_use(&volume, &Unlock::with(&credentials), &request, &|_, _| {}, &never);
+            let written = writer.join().expect("it ends");
+            done.store(true, Ordering::Relaxed);
+            let read: Result<()> = reader.join().expect("it reads the contents");
+            worked.and(written).and(read)
+        })?;
+        assert!(read_all(&volume) == contents && volume.conversion().is_none(), "in the volume in use");
+        Ok(())
     }
 
     /// The plaintext when all is done.
@@ -297,7 +351,7 @@ fn scenario(way: Reencrypting) -> Scenario {
     Scenario {
         format: "LUKS2",
         verb: match way {
-            Reencrypting::NewKey { .. } => Verb::Reencrypt,
+            Reencrypting::NewKey { .. } | Reencrypting::InUse { .. } => Verb::Reencrypt,
             Reencrypting::EncryptDetached { .. } | Reencrypting::EncryptInPlace => Verb::Encrypt,
             Reencrypting::DecryptDetached { .. } | Reencrypting::DecryptInPlace { .. } => Verb::Decrypt,
         },
@@ -306,6 +360,9 @@ fn scenario(way: Reencrypting) -> Scenario {
         plaintext: Some(way.contents()),
         act: Box::new(move |store| {
             let bed = bed(store);
+            if matches!(way, Reencrypting::InUse { .. }) {
+                return way.in_use(&bed);
+            }
             way.begin(&bed)?;
             bed.resume()
         }),
@@ -328,7 +385,7 @@ impl Reencrypting {
         };
         let data = read_all(&*bed.data());
         match self {
-            Self::NewKey { .. } => Err(error),
+            Self::NewKey { .. } | Self::InUse { .. } => Err(error),
             // The header in front is not moved yet, or the data are in clear by now, or a part is in the journal of the detached header
             // alone: going on brings that back, as the error says.
             Self::DecryptInPlace { resilience } => {
@@ -369,7 +426,7 @@ impl Reencrypting {
     fn is_done(self, bed: &Bed) -> bool {
         let plain = read_all(&*bed.data()).starts_with(&self.contents());
         match self {
-            Self::NewKey { .. } => false,
+            Self::NewKey { .. } | Self::InUse { .. } => false,
             Self::EncryptDetached { .. } | Self::EncryptInPlace => !plain && bed.plaintext().is_ok(),
             Self::DecryptDetached { .. } | Self::DecryptInPlace { .. } => plain,
         }

@@ -548,7 +548,7 @@ fn a_protected_hidden_volume_survives_whatever_is_written_to_the_outer_one() {
         let plain = noise(hidden.len() as usize, seed);
         hidden.write_clobbering(0, &mut plain.clone()).expect("written");
         let volume = kind.protected(&store);
-        let place = place(volume.layout(), hidden.layout());
+        let place = place(&volume.layout(), &hidden.layout());
         assert!(volume.layout().protected().contains(&place));
         writes_beside_a_model(&store, &volume, place, seed);
         // Opened anew, it may be written again.
@@ -587,7 +587,7 @@ fn hidden_volumes_of_other_programs_are_protected() {
         let unlocked = unlock(&Unlock { hash: outer_hash, protect, ..Unlock::with(&outer) });
         let unlocked = unlocked.unwrap_or_else(|e| panic!("{}: {e}", path.display()));
         let volume = Volume::new(Arc::clone(&store), unlocked.layout);
-        let place = place(volume.layout(), &hidden.layout);
+        let place = place(&volume.layout(), &hidden.layout);
         assert!(volume.layout().protected().contains(&place), "{}", path.display());
         let stored = volume.layout().segments()[0].stored_at;
         if stored == 512 {

@@ -89,7 +89,7 @@ fn without_keys(layout: &Layout, store: &dyn Store) -> Layout {
 fn a_volume_without_its_keys_is_the_same_volume() {
     let (here, _, stored_here) = mixed();
     let stored = Arc::new(MemoryStore::new(stored_here.to_vec()));
-    let kept = Volume::new(Arc::clone(&stored) as Arc<dyn Store>, without_keys(here.layout(), &stored));
+    let kept = Volume::new(Arc::clone(&stored) as Arc<dyn Store>, without_keys(&here.layout(), &stored));
     assert_eq!((here.len(), here.sector_size()), (kept.len(), kept.sector_size()));
     let mut dice = Dice(7);
     for round in 0..3000 {
@@ -113,7 +113,7 @@ fn a_volume_without_its_keys_is_the_same_volume() {
 #[test]
 fn a_part_of_it_keeps_its_tweaks_and_its_protection() {
     let (here, ..) = mixed();
-    let layout = without_keys(here.layout(), here.store()).with_protected(2000..2001);
+    let layout = without_keys(&here.layout(), here.store()).with_protected(2000..2001);
     let part = layout.part(1000 + 1024, 4096 + 3000).expect("whole sectors");
     let expected = here.layout().part(1000 + 1024, 4096 + 3000).expect("whole sectors");
     let (_, _, stored) = mixed();
@@ -125,7 +125,7 @@ fn a_part_of_it_keeps_its_tweaks_and_its_protection() {
     assert!(one == other);
     let clear = Layout::clear(4096).expect("a layout").with_protected(7..9);
     let again = KeylessLayout::of(&clear, here.store()).expect("no keys elsewhere");
-    let key_process: Arc<dyn KeyProcess> = Arc::new(Here(Keys::of(here.layout(), true)));
+    let key_process: Arc<dyn KeyProcess> = Arc::new(Here(Keys::of(&here.layout(), true)));
     assert_eq!(
         again.with_key_process(&key_process, here.store()).expect("a layout").protected().first(),
         Some(&(7..9))
@@ -136,7 +136,7 @@ fn a_part_of_it_keeps_its_tweaks_and_its_protection() {
 #[test]
 fn keys_are_used_for_whole_sectors_of_their_segment_alone() {
     let (here, ..) = mixed();
-    let keys = Keys::of(here.layout(), true);
+    let keys = Keys::of(&here.layout(), true);
     for (encrypt, segment, into, len) in
         [(false, 1, 0, 5120), (true, 1, 4608, 512), (false, 3, 4096, 4096), (false, 4, 0, 1024)]
     {
@@ -161,15 +161,15 @@ fn keys_are_used_for_whole_sectors_of_their_segment_alone() {
     ] {
         assert!(keys.range(encrypt, segment, into, len).is_err(), "{segment} {into} {len}");
     }
-    let reading = Keys::of(here.layout(), false);
+    let reading = Keys::of(&here.layout(), false);
     assert!(reading.range(false, 1, 0, 512).is_ok() && reading.range(true, 1, 0, 512).is_err());
 }
 
 #[test]
 fn an_outline_that_no_layout_has_is_refused() {
     let (here, ..) = mixed();
-    let key_process: Arc<dyn KeyProcess> = Arc::new(Here(Keys::of(here.layout(), true)));
-    let outline = KeylessLayout::of(here.layout(), here.store()).expect("keys");
+    let key_process: Arc<dyn KeyProcess> = Arc::new(Here(Keys::of(&here.layout(), true)));
+    let outline = KeylessLayout::of(&here.layout(), here.store()).expect("keys");
     // Two processes that do not mean the same store.
     let other = MemoryStore::new(vec![0; here.store().len() as usize + 512]);
     assert!(outline.clone().with_key_process(&key_process, &other).is_err());

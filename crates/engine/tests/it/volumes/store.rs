@@ -3,9 +3,10 @@
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::AtomicBool;
 
-use claviger_engine::store::{Access, CountedStore, FileStore, Growth, Lender, Loan};
-use claviger_engine::{ErrorKind, Store};
+use claviger_engine::store::{Access, CountedStore, FileStore, Growth, InUseReencryption, Lender, Loan};
+use claviger_engine::{ErrorKind, Secret, Store};
 use claviger_testkit::mounts::LoopDevice;
 use claviger_testkit::tools;
 
@@ -173,6 +174,18 @@ struct Nobody;
 
 impl Lender for Nobody {
     fn grow(&self, _growth: &Growth) -> std::io::Result<()> {
+        Ok(())
+    }
+    fn may_reencrypt(&self, _request: &InUseReencryption) -> claviger_engine::Result<()> {
+        Ok(())
+    }
+    fn reencrypt(
+        &self,
+        _request: &InUseReencryption,
+        _keys: &[&Secret],
+        _progress: &dyn Fn(u64, u64),
+        _cancel: &AtomicBool,
+    ) -> claviger_engine::Result<()> {
         Ok(())
     }
 }

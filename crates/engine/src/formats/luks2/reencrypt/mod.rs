@@ -22,6 +22,7 @@ mod begin;
 mod converter;
 mod doubts;
 mod front;
+mod in_use;
 mod keys;
 pub(super) mod moving;
 mod proof;
@@ -31,7 +32,8 @@ mod zone;
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use claviger_crypto::Secret;
 use claviger_crypto::pool::Pool;
@@ -48,6 +50,7 @@ use crate::formats::luks::data_elsewhere;
 use crate::memory;
 use crate::store::Store;
 use crate::volume::Layout;
+use in_use::Live;
 use keys::Ciphers;
 use state::{What, wrong};
 use zone::{Room, Zone};
@@ -92,8 +95,12 @@ impl<'a> HeaderAndData<'a> {
 pub struct Reencryption<'a> {
     record: Record<'a>,
     ciphers: Ciphers,
+    /// Both volume keys, for a process that continues.
+    keys: VolumeKeys,
     pool: Pool,
     zone: u64,
+    /// The highest rate, in bytes per second.
+    rate: Option<u64>,
     /// The memory of a zone, while no zone uses it.
     spare: Room,
 }
@@ -105,6 +112,10 @@ struct Record<'a> {
     state: ReencryptionState,
     /// Whether more is done than the header on the disk says.
     unsaid: bool,
+    /// The zone being written, until the header says that it is done.
+    in_doubt: Option<Range<u64>>,
+    /// The volume that follows, if it is in use.
+    live: Option<Live<'a>>,
 }
 
 /// How far a reencryption has come.
@@ -139,8 +150,13 @@ impl<'a> Reencryption<'a> {
             return Err(Error::misuse(what));
         }
         let pool = Pool::for_this_machine(Duration::ZERO);
-        let record = Record { stores, header, state, unsaid: false };
-        Ok(Self { record, ciphers, pool, zone, spare: Room::default() })
+        let record = Record { stores, header, state, unsaid: false, in_doubt: None, live: None };
+        Ok(Self { record, ciphers, keys, pool, zone, rate: None, spare: Room::default() })
+    }
+
+    /// Limits the rate, in bytes per second.
+    pub fn at_rate(self, rate: Option<u64>) -> Self {
+        Self { rate, ..self }
     }
 
     /// Returns the progress.
@@ -164,6 +180,14 @@ impl<'a> Reencryption<'a> {
             return Err(Error::misuse("it was opened read-only; nothing was changed"));
         }
         self.recover()?;
+        let done = self.rewrite_all(progress, cancel);
+        self.record.leave_open();
+        done?;
+        progress(self.record.state.size, self.record.state.size);
+        self.record.finish()
+    }
+
+    fn rewrite_all(&mut self, progress: &dyn Fn(u64, u64), cancel: &AtomicBool) -> Result<()> {
         let mut ahead = None;
         while let Some(at) = next_zone(&self.record.state, self.zone) {
             progress(self.progress().done, self.record.state.size);
@@ -171,18 +195,34 @@ impl<'a> Reencryption<'a> {
                 self.record.say_done()?;
                 return Err(Error::from(ErrorKind::Cancelled).advise(Advice::ResumeReencryption));
             }
+            let begun = Instant::now();
+            let len = at.end - at.start;
             let zone = match ahead.take() {
                 Some(zone) => zone,
                 None => {
-                    let Record { state, stores, .. } = &self.record;
+                    let Record { state, stores, live, .. } = &self.record;
+                    live.iter().for_each(|live| live.close(at.clone(), 0..0));
                     Zone::prepare(state, stores, &self.ciphers, at, Room::default(), &self.pool)?
                 }
             };
-            ahead = self.step(zone)?;
+            let hurry = self.rate.is_none() && !self.record.live.as_ref().is_some_and(Live::in_demand);
+            ahead = self.step(zone, hurry)?;
+            if !hurry {
+                self.pause(len, begun.elapsed(), cancel);
+            }
         }
-        self.record.say_done()?;
-        progress(self.record.state.size, self.record.state.size);
-        self.record.finish()
+        self.record.say_done()
+    }
+
+    /// Waits after work on a zone of `len` bytes: as the rate demands, or for other requests.
+    fn pause(&self, len: u64, work: Duration, cancel: &AtomicBool) {
+        const TICK: Duration = Duration::from_millis(50);
+        let until_rate = self.rate.map(|rate| Duration::from_secs_f64(len as f64 / rate.max(1) as f64));
+        let mut left = until_rate.map_or_else(|| in_use::pause_after(work), |whole| whole.saturating_sub(work));
+        while !left.is_zero() && !cancel.load(Ordering::Relaxed) {
+            thread::sleep(left.min(TICK));
+            left = left.saturating_sub(TICK);
+        }
     }
 
     /// Finishes the zone that was being rewritten at an interruption.
@@ -196,12 +236,14 @@ impl<'a> Reencryption<'a> {
         self.record.say_done()
     }
 
-    /// Rewrites a zone, and prepares the next one in the meantime.
-    fn step(&mut self, zone: Zone) -> Result<Option<Zone>> {
+    /// Rewrites a zone. In a hurry, prepares the next one in the meantime.
+    fn step(&mut self, zone: Zone, hurry: bool) -> Result<Option<Zone>> {
         let Self { record, ciphers, pool, spare, .. } = self;
         let (stores, at) = (record.stores, zone.at.clone());
         let after = ReencryptionState { hot: None, done: record.state.done_with(&at), ..record.state.copy() };
-        let next = next_zone(&after, self.zone);
+        let next = if hurry { next_zone(&after, self.zone) } else { None };
+        let closed = next.as_ref().map_or(at.clone(), |next| at.start.min(next.start)..at.end.max(next.end));
+        record.live.iter().for_each(|live| live.close(closed.clone(), 0..0));
         // If the data move, the next zone may lie where this one is written.
         let goes = record.state.written_at(&at);
         let from = next.as_ref().map(|next| after.read_at(next));
@@ -209,12 +251,12 @@ impl<'a> Reencryption<'a> {
         let room = std::mem::take(spare);
         let prepare = |at| Zone::prepare(&after, &stores, ciphers, at, room, pool);
         let flush = |room| stores.data.flush().map(|()| room).map_err(Error::from);
-        let (written, ahead) = std::thread::scope(|scope| {
+        let (written, ahead) = thread::scope(|scope| {
             let writing = if waits {
-                let written = record.rewrite(zone);
+                let written = record.rewrite(zone, closed);
                 scope.spawn(move || written.and_then(flush))
             } else {
-                scope.spawn(|| record.rewrite(zone).and_then(flush))
+                scope.spawn(|| record.rewrite(zone, closed).and_then(flush))
             };
             let ahead = next.map(prepare).transpose();
             let written = writing.join().unwrap_or_else(|_| Err(std::io::Error::other("writing failed").into()));
@@ -226,12 +268,15 @@ impl<'a> Reencryption<'a> {
             Ok(ahead) => ahead,
             Err(error) => {
                 record.say_done()?;
+                record.follow(ciphers, 0..0)?;
                 return Err(error);
             }
         };
-        if !ahead.as_ref().is_some_and(|next| said_with(&record.state, ciphers, &at, &next.at)) {
+        let said = |next: &Zone| said_with(&record.state, ciphers, &at, &next.at);
+        if record.live.is_some() || !ahead.as_ref().is_some_and(said) {
             record.say_done()?;
         }
+        record.follow(ciphers, ahead.as_ref().map_or(0..0, |next| next.at.clone()))?;
         Ok(ahead)
     }
 }
@@ -243,10 +288,28 @@ fn said_with(state: &ReencryptionState, ciphers: &Ciphers, zone: &Range<u64>, ne
 }
 
 impl Record<'_> {
-    /// Protects a zone, marks it as hot, and writes it. Returns its memory.
-    fn rewrite(&mut self, mut zone: Zone) -> Result<Room> {
+    /// Protects a zone, marks it as hot, and writes it. Returns its memory. Writes to `closed` wait meanwhile.
+    fn rewrite(&mut self, mut zone: Zone, closed: Range<u64>) -> Result<Room> {
+        self.in_doubt = Some(zone.at.clone());
         self.protect(&mut zone)?;
+        self.live.iter().for_each(|live| live.close(closed.clone(), zone.at.clone()));
         zone.write(&self.state, &self.stores)
+    }
+
+    /// Gives the volume in use the layout that follows from the state. Writes to the zone `next` still wait.
+    fn follow(&self, ciphers: &Ciphers, next: Range<u64>) -> Result<()> {
+        let Some(live) = &self.live else { return Ok(()) };
+        live.open(Some(recovery::layout(&self.state, &self.stores, ciphers)?), next);
+        Ok(())
+    }
+
+    /// Opens the volume in use to all requests, except for a zone whose contents are uncertain.
+    fn leave_open(&self) {
+        match (&self.live, self.in_doubt.clone()) {
+            (Some(live), Some(zone)) => live.fail(zone),
+            (Some(live), None) => live.open(None, 0..0),
+            (None, _) => {}
+        }
     }
 
     /// Marks the zone as hot, if it has protection: writes first the protection, then the header.
@@ -268,7 +331,11 @@ impl Record<'_> {
 
     /// Updates the header with what is done, unless it is up to date.
     fn say_done(&mut self) -> Result<()> {
-        if self.unsaid { self.say() } else { Ok(()) }
+        if self.unsaid {
+            self.say()?;
+            self.in_doubt = None;
+        }
+        Ok(())
     }
 
     /// Writes the state to the header.
@@ -440,14 +507,23 @@ fn volume_keys(
             .hint("Give a passphrase that opens a keyslot of each."));
     }
     let any_slot = Unlock { keyslot: None, ..*with };
-    if !matches!(with.credentials, [Credential::VolumeKey(_)]) {
+    if !with.credentials.iter().any(|credential| matches!(credential, Credential::VolumeKey(_))) {
         // The wait is for the keyslots of both keys together.
         let sides = [last, previous].into_iter().flatten();
         let slots: Vec<_> = sides.flat_map(|digest| keyslots_of(&header.metadata, digest, None)).collect();
         with.ask(plan(header, &slots, with).microseconds())?;
     }
+    let open_one = |digest: u32| match with.credentials {
+        // One of them is this side's key.
+        both @ [Credential::VolumeKey(_), Credential::VolumeKey(_)] => {
+            let [one, other] = [&both[..1], &both[1..]];
+            let open = |key| open_key(header, store, &Unlock { credentials: key, ..any_slot }, digest);
+            open(one).or_else(|_| open(other))
+        }
+        _ => open_key(header, store, &any_slot, digest),
+    };
     let open = |digest: Option<u32>| {
-        let opened = digest.map(|digest| open_key(header, store, &any_slot, digest)).transpose();
+        let opened = digest.map(open_one).transpose();
         opened.map_err(|e| match e.kind {
             ErrorKind::WrongCredential(_) if !same && previous.is_some() && last.is_some() => {
                 e.hint("During a reencryption, the passphrase must open a keyslot of both the old and the new key.")
