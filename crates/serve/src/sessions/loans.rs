@@ -232,8 +232,9 @@ fn reencrypt(
         scope.spawn(watch);
         let told = Cell::new(None::<Instant>);
         let progress = |done, all| {
-            if told.get().is_none_or(|told| told.elapsed() >= REPORT) {
-                // If the borrower is gone, the other thread notices.
+            let due = told.get().is_none_or(|told: Instant| told.elapsed() >= REPORT);
+            // A stopped borrower must not hold up the volume. If it is gone, the other thread notices.
+            if due && wait(&mut [PollFd::new(client, PollFlags::OUT)], Some(Duration::ZERO)).unwrap_or(false) {
                 let _ = send(client, &Outcome::Progress(done, all));
                 told.set(Some(Instant::now()));
             }
@@ -354,9 +355,10 @@ impl Lender for Borrowed {
             match heard(socket, WORK).map_err(|_| ended())? {
                 Outcome::Progress(done, all) => progress(done, all),
                 Outcome::Done => return Ok(()),
-                Outcome::Paused => {
+                Outcome::Paused if asked => {
                     return Err(Error::from(ErrorKind::Cancelled).advise(Advice::ResumeReencryption));
                 }
+                Outcome::Paused => return Err(ended()),
                 Outcome::Refused(why) => return Err(refused(&why).advise(Advice::ResumeReencryption)),
             }
         }

@@ -78,7 +78,6 @@ fn keyslots_and_tokens_change_while_a_client_writes() {
     // Whatever would change the layout waits for the end.
     run(["header", "convert", "--to", "LUKS1", "--yes", "--no-backup", &volume]).fails(9, &["mounted or served"]);
     run(["header", "repair", &volume]).fails(9, &["mounted or served"]);
-    run(["reencrypt", "--password-file", &new, &volume]).fails(9, &["in use"]);
     served.stop().succeeds();
     assert_eq!([opens(&volume, &new), opens(&volume, &folder.password)], [0, 2]);
     let again = Served::start(["--password-file", &new, "--socket", &folder.str("s"), &volume]);
@@ -225,6 +224,155 @@ fn a_mounted_volume_changes_and_a_raw_file_does_not() {
     assert_eq!(fs::read(format!("{dir}/after")).expect("read"), b"what came");
     place.unmount(&dir).succeeds();
     place.nothing_is_left();
+}
+
+/// A served volume full of a pattern; `None` without qemu-io.
+fn served_full(folder: &Folder) -> Option<(String, Served)> {
+    let volume = folder.str("v.luks");
+    let create = ["create", "--format", "LUKS2", "--quick", "--size", "40M", "--sector-size", "512"];
+    let create = create.into_iter().chain(CHEAP);
+    run(create.chain(["--password-file", &*folder.password, &volume])).succeeds();
+    let served = serve(folder, &volume);
+    let (good, out) = qemu_io(&served.uri, &format!("write -P 0x5a 0 {}", served.size))?;
+    assert!(good, "{out}");
+    Some((volume, served))
+}
+
+fn serve(folder: &Folder, volume: &str) -> Served {
+    Served::start(["--password-file", &folder.password, "--socket", &folder.str("s"), volume])
+}
+
+fn is_full(served: &Served) {
+    let (good, out) = qemu_io(&served.uri, &format!("read -P 0x5a 0 {}", served.size)).expect("as before");
+    assert!(good, "{out}");
+}
+
+/// Slowly, so that there is time for others.
+fn reencrypt(folder: &Folder, more: &[&str]) -> Command {
+    let mut command = claviger();
+    let slowly = ["--hotzone-size", "512K", "--throttle", "12M"];
+    command.args(["reencrypt", "--yes", "--password-file", &folder.password]).args(slowly).args(more);
+    command.stdin(Stdio::null());
+    command
+}
+
+fn listed_reencryption(volume: &str) -> Option<(u64, u64)> {
+    let list = run(["list", "--json"]).succeeds().json();
+    let mut volumes = list["volumes"].as_array().expect("a list").iter();
+    let progress = &volumes.find(|v| v["volume"] == volume)?["reencryption"];
+    Some((progress["done"].as_u64()?, progress["size"].as_u64()?))
+}
+
+#[test]
+fn a_volume_is_reencrypted_while_clients_read_and_write() {
+    let folder = Folder::new();
+    let Some((volume, served)) = served_full(&folder) else { return };
+    for more in [&["--new-cipher", "serpent-xts-plain64"][..], &["--new-sector-size", "4096", "--backward"]] {
+        let mut work = reencrypt(&folder, &[more, &[&volume]].concat());
+        let mut work = work.stdout(Stdio::null()).spawn().expect("it starts");
+        let (mut rounds, mut seen) = (0, Vec::new());
+        let status = loop {
+            // Parts of sectors, and all of it.
+            for command in ["write -P 0x5a 100 5000", "write -P 0x5a 12M 3M", "write -P 0x5a 20000100 12000", "flush"] {
+                let (good, out) = qemu_io(&served.uri, command).expect("as before");
+                assert!(good, "{out}");
+            }
+            is_full(&served);
+            rounds += 1;
+            seen.extend(listed_reencryption(&volume));
+            if let Some(status) = work.try_wait().expect("it runs") {
+                break status;
+            }
+        };
+        assert!(status.success() && rounds > 1, "{status} after {rounds}");
+        assert!(seen.windows(2).all(|pair| pair[0].0 <= pair[1].0) && !seen.is_empty(), "{seen:?}");
+        assert_eq!(listed_reencryption(&volume), None);
+        is_full(&served);
+    }
+    served.stop().succeeds();
+    let info = run(["info", "--password-file", &folder.password, &volume]).succeeds();
+    assert!(info.text().contains("serpent") || info.text().contains("Serpent"), "{}", info.text());
+    run(["verify", "--password-file", &folder.password, &volume]).succeeds();
+    let again = serve(&folder, &volume);
+    is_full(&again);
+    again.stop().succeeds();
+    if let Some(cryptsetup) = tools::program("cryptsetup") {
+        let password = fs::File::open(&folder.password).expect("a password file");
+        tools::run(Command::new(cryptsetup).args(["open", "--test-passphrase", &volume]).stdin(password));
+    }
+}
+
+/// If the command ends, its server pauses after the present zone and goes on serving. If the server ends, the next command continues.
+#[test]
+fn a_reencryption_in_use_survives_the_end_of_either_process() {
+    let folder = Folder::new();
+    let Some((volume, served)) = served_full(&folder) else { return };
+    let mut begun = false;
+    for round in 0..8 {
+        let resume: &[&str] = if begun { &["--resume"] } else { &[] };
+        let mut work = reencrypt(&folder, &[resume, &[&volume]].concat());
+        let mut work = work.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts");
+        thread::sleep(Duration::from_millis(round * 30));
+        if round % 2 == 0 {
+            let _ = work.kill();
+        } else {
+            let pid = rustix::process::Pid::from_child(&work);
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::INT);
+        }
+        work.wait().expect("it ends");
+        wait_until("the file is back", || run(["keyslot", "list", &volume]).code == 0);
+        begun = run(["info", "--json", "--password-file", &folder.password, &volume]).text().contains("reencryption")
+            || run(["header", "show", &volume]).text().contains("reencrypt");
+        is_full(&served);
+    }
+    assert!(begun);
+    // Now the server is killed.
+    let work = reencrypt(&folder, &["--resume", &volume]).stderr(Stdio::piped()).spawn().expect("it starts");
+    wait_until("it works", || listed_reencryption(&volume).is_some());
+    drop(served);
+    let ended = work.wait_with_output().expect("it ends");
+    let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert!(!ended.status.success() && said.contains("has ended") && said.contains("--resume"), "{said}");
+    let again = serve(&folder, &volume);
+    is_full(&again);
+    let writes = reencrypt(&folder, &["--resume", &volume]).status().expect("it ends").success();
+    // In the middle of a zone the volume is read-only, and the work goes on without it.
+    is_full(&again);
+    again.stop().succeeds();
+    if !writes {
+        run(["reencrypt", "--resume", "--password-file", &folder.password, &volume]).succeeds();
+    }
+    run(["verify", "--password-file", &folder.password, &volume]).succeeds();
+    let last = serve(&folder, &volume);
+    is_full(&last);
+    last.stop().succeeds();
+}
+
+#[test]
+fn what_cannot_be_reencrypted_in_use_is_refused_before_anything_is_changed() {
+    let folder = Folder::new();
+    let volume = folder.luks2("v.luks");
+    let header = folder.str("header");
+    let bitlocker = folder.str("bitlocker");
+    let create = ["create", "--format", "BitLocker", "--quick", "--size", "32M", "--password-file", &folder.password];
+    run(create.into_iter().chain([&*bitlocker])).succeeds();
+    let decrypt: &[&str] = &["--decrypt", "--header", &header];
+    for (path, serving, options, (code, why)) in [
+        (&volume, &[ISOLATED][..], &[][..], (5, "its keys are in a process of their own")),
+        (&volume, &["--read-only"], &[], (5, "read-only")),
+        (&volume, &[], decrypt, (9, "mounted or served")),
+        (&volume, &[], &["--resilience", "none"], (5, "no protection")),
+        (&bitlocker, &[], &["--decrypt"], (9, "mounted or served")),
+    ] {
+        let before = fs::read(path).expect("the volume");
+        let serve = ["--password-file", &folder.password, "--socket", &folder.str("s"), path];
+        let served = Served::start(serve.iter().chain(serving));
+        let reencrypt = ["reencrypt", "--yes", "--password-file", &folder.password, path];
+        run(reencrypt.iter().chain(options)).fails(code, &[why]);
+        served.stop().succeeds();
+        assert!(fs::read(path).expect("the volume") == before, "{why}");
+        assert!(!fs::exists(&header).expect("a folder"));
+    }
 }
 
 fn resized(volume: &str, password: &str, size: &str, more: &[&str]) -> Done {

@@ -17,7 +17,7 @@ use crate::store::{InUseReencryption, Store};
 use crate::volume::{Closed, ConversionProgress, Layout, Payload, Segment, Volume};
 
 /// The default size of a zone, in bytes: requests to it wait while it is rewritten.
-const ZONE: u64 = 8 << 20;
+const ZONE: u64 = 16 << 20;
 
 /// How long a pause for other requests lasts, compared to the work on the zone before it.
 const PAUSE: u32 = 2;
