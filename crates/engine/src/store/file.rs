@@ -47,6 +47,8 @@ pub struct FileStore {
     times: OnceLock<FileTimes>,
     /// Whether the lock is shared with another process: lent to it, or borrowed from it. Closing must not release it then.
     shares_lock: AtomicBool,
+    /// Whether the next flush has to fail: somebody else got the error of a failed write-back, which the system reports once.
+    owes_error: AtomicBool,
     /// If the file is borrowed: who lends it, and the descriptor with its lock if `file` is another one.
     loan: Option<(Box<dyn Lender>, Option<File>)>,
 }
@@ -257,9 +259,10 @@ impl FileStore {
     }
 
     fn of(file: File, path: &Path, len: u64, access: Access, regular: bool) -> Self {
-        let (path, len, shares_lock) = (path.to_owned(), len.into(), false.into());
+        let (path, len) = (path.to_owned(), len.into());
+        let (shares_lock, owes_error) = (false.into(), false.into());
         let (direct, times) = (OnceLock::new(), OnceLock::new());
-        Self { file, path, len, access, regular, behind: None, direct, times, shares_lock, loan: None }
+        Self { file, path, len, access, regular, behind: None, direct, times, shares_lock, owes_error, loan: None }
     }
 
     fn opened(path: &Path, access: Access) -> Result<Self> {
@@ -362,6 +365,11 @@ impl FileStore {
     /// Tells the process that lends the file, if there is one: see [`Lender::grow`].
     pub(crate) fn lender_grows(&self, growth: &Growth) -> io::Result<()> {
         self.loan.as_ref().map_or(Ok(()), |(lender, _)| lender.grow(growth))
+    }
+
+    /// Lets the next flush fail: writes before it may be lost.
+    pub(crate) fn next_flush_fails(&self) {
+        self.owes_error.store(true, Ordering::Release);
     }
 
     /// Takes note of the present length, if the file or device has grown.
@@ -582,7 +590,9 @@ impl Drop for Lent<'_> {
         // The borrower may have made a shared lock exclusive.
         let _ = store.lock();
         // Nothing that a killed borrower wrote may be written back over a direct write.
-        let _ = store.file.sync_data();
+        if store.file.sync_data().is_err() {
+            store.next_flush_fails();
+        }
         store.shares_lock.store(false, Ordering::Release);
         if let Some(direct) = store.direct() {
             direct.pause(false);
@@ -644,7 +654,13 @@ impl Store for FileStore {
         match self.access {
             Access::ReadOnly => Ok(()),
             // Truncation also lost what had been written to the part that was cut off.
-            Access::ReadWrite => self.file.sync_data().and_then(|()| self.still_whole()),
+            Access::ReadWrite => {
+                self.file.sync_data()?;
+                if self.owes_error.swap(false, Ordering::AcqRel) {
+                    return Err(io::Error::other("the system could not write earlier data to the disk"));
+                }
+                self.still_whole()
+            }
         }
     }
 

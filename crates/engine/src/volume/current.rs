@@ -65,6 +65,11 @@ impl CurrentLayout {
         Arc::clone(&self.mine().layout)
     }
 
+    /// Whether a part is closed for good.
+    pub fn has_failed(&self) -> bool {
+        self.mine().closed.failed
+    }
+
     fn mine(&self) -> RwLockReadGuard<'_, Arc<State>> {
         self.shards.mine().read().unwrap_or_else(PoisonError::into_inner)
     }

@@ -171,6 +171,11 @@ impl Volume {
         self.layout.change(layout.map(Layout::without_kernel), closed);
     }
 
+    /// Whether a part of it is closed for good.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.layout.has_failed()
+    }
+
     /// Whether there was a request since the last call.
     pub(crate) fn was_used(&self) -> bool {
         self.in_flight.iter().fold(false, |used, requests| {

@@ -83,6 +83,8 @@ enum Wish {
 enum Outcome {
     Done,
     Refused(String),
+    /// An error in the middle of the work.
+    Failed(String),
     /// How many bytes are reencrypted, and of how many.
     Progress(u64, u64),
     Paused,
@@ -174,7 +176,10 @@ impl Lending {
             let outcome = match outcome {
                 Ok(()) => Outcome::Done,
                 Err(e) if matches!(e.kind, ErrorKind::Cancelled) => Outcome::Paused,
-                Err(e) => Outcome::Refused(e.kind.to_string()),
+                Err(Error { kind: kind @ (ErrorKind::Unsupported { .. } | ErrorKind::Misuse(_)), .. }) => {
+                    Outcome::Refused(kind.to_string())
+                }
+                Err(e) => Outcome::Failed(e.to_string()),
             };
             send(client, &outcome)?;
         }
@@ -219,6 +224,7 @@ fn reencrypt(
     let cancel = AtomicBool::new(false);
     let ended = AtomicBool::new(false);
     thread::scope(|scope| {
+        let _ended = SetOnDrop(&ended);
         let watch = || {
             while !ended.load(Ordering::SeqCst) {
                 let asked = wait(&mut [PollFd::new(client, PollFlags::IN)], Some(TICK));
@@ -229,7 +235,7 @@ fn reencrypt(
                 return;
             }
         };
-        scope.spawn(watch);
+        thread::Builder::new().spawn_scoped(scope, watch)?;
         let told = Cell::new(None::<Instant>);
         let progress = |done, all| {
             let due = told.get().is_none_or(|told: Instant| told.elapsed() >= REPORT);
@@ -239,10 +245,16 @@ fn reencrypt(
                 told.set(Some(Instant::now()));
             }
         };
-        let done = by.reencrypt_in_use(volume, &Unlock::with(keys), request, &progress, &cancel);
-        ended.store(true, Ordering::SeqCst);
-        done
+        by.reencrypt_in_use(volume, &Unlock::with(keys), request, &progress, &cancel)
     })
+}
+
+struct SetOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for SetOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
 }
 
 /// Receives a message, within a time limit: neither side can hold up the other.
@@ -322,6 +334,7 @@ impl Lender for Borrowed {
         send(&self.0, &Wish::Grow(*growth))?;
         match heard(&self.0, WORK)? {
             Outcome::Refused(why) => Err(io::Error::new(io::ErrorKind::Unsupported, why)),
+            Outcome::Failed(why) => Err(io::Error::other(why)),
             _ => Ok(()),
         }
     }
@@ -329,7 +342,9 @@ impl Lender for Borrowed {
     fn may_reencrypt(&self, request: &InUseReencryption) -> Result<()> {
         send(&self.0, &Wish::MayReencrypt(*request))?;
         match heard(&self.0, WORK)? {
-            Outcome::Refused(why) => Err(refused(&why).hint("Nothing was changed. Unmount it first.")),
+            Outcome::Refused(why) | Outcome::Failed(why) => {
+                Err(refused(&why).hint("Nothing was changed. Unmount it first."))
+            }
             _ => Ok(()),
         }
     }
@@ -342,12 +357,12 @@ impl Lender for Borrowed {
         cancel: &AtomicBool,
     ) -> Result<()> {
         let mut socket = &self.0;
-        send(socket, &Wish::Reencrypt(*request, keys.iter().map(|key| key.len()).collect()))?;
-        keys.iter().try_for_each(|key| socket.write_all(key))?;
+        let handed_over = send(socket, &Wish::Reencrypt(*request, keys.iter().map(|key| key.len()).collect()));
+        handed_over.and_then(|()| keys.iter().try_for_each(|key| socket.write_all(key))).map_err(|_| ended())?;
         let mut asked = false;
         loop {
             if cancel.load(Ordering::Relaxed) && !std::mem::replace(&mut asked, true) {
-                send(socket, &Wish::Pause)?;
+                send(socket, &Wish::Pause).map_err(|_| ended())?;
             }
             if !wait(&mut [PollFd::new(socket, PollFlags::IN)], Some(TICK))? {
                 continue;
@@ -360,6 +375,10 @@ impl Lender for Borrowed {
                 }
                 Outcome::Paused => return Err(ended()),
                 Outcome::Refused(why) => return Err(refused(&why).advise(Advice::ResumeReencryption)),
+                Outcome::Failed(why) => {
+                    let hint = "Requests to the part that was being rewritten fail now. Unmount the volume first.";
+                    return Err(Error::from(io::Error::other(why)).hint(hint).advise(Advice::ResumeReencryption));
+                }
             }
         }
     }

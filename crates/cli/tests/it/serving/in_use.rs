@@ -270,14 +270,22 @@ fn a_volume_is_reencrypted_while_clients_read_and_write() {
     for more in [&["--new-cipher", "serpent-xts-plain64"][..], &["--new-sector-size", "4096", "--backward"]] {
         let mut work = reencrypt(&folder, &[more, &[&volume]].concat());
         let mut work = work.stdout(Stdio::null()).spawn().expect("it starts");
+        let does = |command: &str| {
+            let (good, out) = qemu_io(&served.uri, command).expect("as before");
+            assert!(good, "{out}");
+        };
         let (mut rounds, mut seen) = (0, Vec::new());
         let status = loop {
-            // Parts of sectors, and all of it.
-            for command in ["write -P 0x5a 100 5000", "write -P 0x5a 12M 3M", "write -P 0x5a 20000100 12000", "flush"] {
-                let (good, out) = qemu_io(&served.uri, command).expect("as before");
-                assert!(good, "{out}");
+            // Parts of sectors among them; other bytes in each round, and the pattern between them.
+            for command in ["write -P N 100 5000", "write -P N 8M 2M", "write -P N 20000100 12000", "flush"] {
+                does(&command.replace('N', &(rounds % 200).to_string()));
             }
-            is_full(&served);
+            for command in ["read -P N 100 5000", "read -P N 8M 2M", "read -P N 20000100 12000"] {
+                does(&command.replace('N', &(rounds % 200).to_string()));
+            }
+            for command in ["read -P 0x5a 8K 8380416", "read -P 0x5a 10M 9M"] {
+                does(command);
+            }
             rounds += 1;
             seen.extend(listed_reencryption(&volume));
             if let Some(status) = work.try_wait().expect("it runs") {
@@ -287,7 +295,7 @@ fn a_volume_is_reencrypted_while_clients_read_and_write() {
         assert!(status.success() && rounds > 1, "{status} after {rounds}");
         assert!(seen.windows(2).all(|pair| pair[0].0 <= pair[1].0) && !seen.is_empty(), "{seen:?}");
         assert_eq!(listed_reencryption(&volume), None);
-        is_full(&served);
+        does(&format!("write -P 0x5a 0 {}", served.size));
     }
     served.stop().succeeds();
     let info = run(["info", "--password-file", &folder.password, &volume]).succeeds();

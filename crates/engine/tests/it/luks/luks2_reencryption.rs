@@ -286,6 +286,16 @@ impl Reencrypting {
             let written = writer.join().expect("it ends");
             done.store(true, Ordering::Relaxed);
             let read: Result<()> = reader.join().expect("it reads the contents");
+            // What failed keeps wrong bytes to itself, also if it is tried again.
+            if worked.is_err() {
+                let with = Unlock::with(&credentials);
+                let again = reencrypter.reencrypt_in_use(&volume, &with, &request, &|_, _| {}, &never);
+                let right = |at: usize| {
+                    let mut now = [0; 4096];
+                    volume.read_at(at as u64, &mut now).is_err() || now[..] == contents[at..][..4096]
+                };
+                assert!((0..contents.len()).step_by(4096).all(right), "after {worked:?} and {again:?}");
+            }
             worked.and(written).and(read)
         })?;
         assert!(read_all(&volume) == contents && volume.conversion().is_none(), "in the volume in use");
@@ -300,6 +310,59 @@ impl Reencrypting {
             }
             _ => bed.plaintext().expect("it opens")[..self.contents().len()].to_vec(),
         }
+    }
+}
+
+/// Two threads write random blocks, each its own, and read them back. What they wrote last is there, with the new key.
+#[test]
+fn what_is_written_meanwhile_is_there() {
+    const BLOCK: usize = 4096;
+    for (resilience, backward, sector) in [("checksum", false, 4096), ("journal", true, 512), ("checksum", true, 512)] {
+        let bed = Bed::of(&volume(sector, false, FRONT, 8 * DATA), 0);
+        let before = contents(8 * DATA);
+        let volume = Volume::new(bed.data(), bed.unlocked().expect("it opens").layout);
+        let credentials = [passphrase()];
+        let with = Unlock::with(&credentials);
+        let request = InUseReencryption { start: FRONT as u64, len: volume.len(), zone: Some(2 * ZONE), rate: None };
+        let done = AtomicBool::new(false);
+        let writer = |number: usize| {
+            let mut random = Random::new(number as u64);
+            let mut blocks: Vec<Vec<u8>> = before.chunks(BLOCK).skip(number).step_by(2).map(<[u8]>::to_vec).collect();
+            while !done.load(Ordering::Relaxed) {
+                let at = random.bytes(1)[0] as usize % blocks.len();
+                let (from, len) = if random.bytes(1)[0] < 128 { (0, BLOCK) } else { (700, 1100) };
+                let new = random.bytes(len);
+                let place = ((2 * at + number) * BLOCK) as u64;
+                volume.write_clobbering(place + from as u64, &mut new.clone()).expect("it is open at last");
+                blocks[at][from..from + len].copy_from_slice(&new);
+                let mut now = vec![0; BLOCK];
+                volume.read_at(place, &mut now).expect("it is open at last");
+                assert!(now == blocks[at], "block {at} of {number}");
+            }
+            blocks
+        };
+        let written = std::thread::scope(|scope| {
+            let threads = [0, 1].map(|number| scope.spawn(move || writer(number)));
+            for _ in 0..5 {
+                let reencrypter = LUKS2.in_place_converter().and_then(|c| c.reencrypter()).expect("there is one");
+                let new =
+                    ReencryptionRequest { resilience: Some(resilience), backward, ..ReencryptionRequest::default() };
+                let begun = bed.with(|stores| {
+                    let beginning = reencrypt::begin(&stores, &with, &new, false)?;
+                    beginning.edit.carry_out(stores.header)
+                });
+                begun.expect("it begins");
+                let never = AtomicBool::new(false);
+                let worked = reencrypter.reencrypt_in_use(&volume, &with, &request, &|_, _| {}, &never);
+                worked.expect("nothing fails");
+            }
+            done.store(true, Ordering::Relaxed);
+            threads.map(|thread| thread.join().expect("it reads what it wrote"))
+        });
+        let expected: Vec<u8> =
+            (0..before.len() / BLOCK).flat_map(|at| written[at % 2][at / 2].iter().copied()).collect();
+        assert!(read_all(&volume) == expected, "in the volume in use");
+        assert!(bed.plaintext().expect("it opens") == expected, "after opening it again");
     }
 }
 

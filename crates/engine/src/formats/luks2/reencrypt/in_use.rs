@@ -10,14 +10,17 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use super::state::{ReencryptionState, Resilience};
-use super::{HeaderAndData, MAX_ZONE, Reencryption, recovery};
+use super::{HeaderAndData, Reencryption, recovery};
 use crate::credential::Unlock;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::store::{InUseReencryption, Store};
 use crate::volume::{Closed, ConversionProgress, Layout, Payload, Segment, Volume};
 
 /// The default size of a zone, in bytes: requests to it wait while it is rewritten.
 const ZONE: u64 = 16 << 20;
+
+/// The largest zone in use, in bytes.
+const LARGEST_ZONE: u64 = 64 << 20;
 
 /// How long a pause for other requests lasts, compared to the work on the zone before it.
 const PAUSE: u32 = 2;
@@ -44,7 +47,7 @@ pub(super) fn run(
     let stores = HeaderAndData::new(volume.store(), None);
     let mut work = Reencryption::resume(stores, with, None)?.at_rate(request.rate);
     let alignment = work.state().alignment();
-    work.zone = request.zone.unwrap_or(ZONE).next_multiple_of(alignment).min(MAX_ZONE / alignment * alignment);
+    work.zone = request.zone.unwrap_or(ZONE).next_multiple_of(alignment).min(LARGEST_ZONE);
     must_be_able(work.state(), volume)?;
     must_match(volume, recovery::layout(work.state(), &stores, &work.ciphers)?)?;
     work.record.live = Some(Live { volume });
@@ -57,6 +60,10 @@ pub(super) fn run(
     };
     let done = work.run(&report, cancel);
     volume.set_conversion(None);
+    // The system reports a failed write-back once, and it may have been that of another request.
+    if let (Err(Error { kind: ErrorKind::Io(_), .. }), Some(file)) = (&done, volume.file()) {
+        file.next_flush_fails();
+    }
     done
 }
 
@@ -67,6 +74,9 @@ pub(super) fn run(
 pub(super) fn must_follow(volume: &Volume, request: &InUseReencryption) -> Result<()> {
     let layout = volume.layout();
     let refused = |why: &str| Err(Error::unsupported(why.to_owned()));
+    if volume.has_failed() {
+        return refused("it failed before, and a part of the volume is closed since. Unmount it first");
+    }
     if !volume.writable() || layout.segments().iter().any(|segment| !segment.writable) {
         return refused("it is open read-only");
     }

@@ -180,9 +180,7 @@ impl<'a> Reencryption<'a> {
             return Err(Error::misuse("it was opened read-only; nothing was changed"));
         }
         self.recover()?;
-        let done = self.rewrite_all(progress, cancel);
-        self.record.leave_open();
-        done?;
+        self.rewrite_all(progress, cancel)?;
         progress(self.record.state.size, self.record.state.size);
         self.record.finish()
     }
@@ -252,11 +250,16 @@ impl<'a> Reencryption<'a> {
         let prepare = |at| Zone::prepare(&after, &stores, ciphers, at, room, pool);
         let flush = |room| stores.data.flush().map(|()| room).map_err(Error::from);
         let (written, ahead) = thread::scope(|scope| {
+            let thread = thread::Builder::new();
             let writing = if waits {
                 let written = record.rewrite(zone, closed);
-                scope.spawn(move || written.and_then(flush))
+                thread.spawn_scoped(scope, move || written.and_then(flush))
             } else {
-                scope.spawn(|| record.rewrite(zone, closed).and_then(flush))
+                thread.spawn_scoped(scope, || record.rewrite(zone, closed).and_then(flush))
+            };
+            let writing = match writing {
+                Ok(writing) => writing,
+                Err(e) => return (Err(e.into()), Ok(None)),
             };
             let ahead = next.map(prepare).transpose();
             let written = writing.join().unwrap_or_else(|_| Err(std::io::Error::other("writing failed").into()));
@@ -290,7 +293,6 @@ fn said_with(state: &ReencryptionState, ciphers: &Ciphers, zone: &Range<u64>, ne
 impl Record<'_> {
     /// Protects a zone, marks it as hot, and writes it. Returns its memory. Writes to `closed` wait meanwhile.
     fn rewrite(&mut self, mut zone: Zone, closed: Range<u64>) -> Result<Room> {
-        self.in_doubt = Some(zone.at.clone());
         self.protect(&mut zone)?;
         self.live.iter().for_each(|live| live.close(closed.clone(), zone.at.clone()));
         zone.write(&self.state, &self.stores)
@@ -303,21 +305,13 @@ impl Record<'_> {
         Ok(())
     }
 
-    /// Opens the volume in use to all requests, except for a zone whose contents are uncertain.
-    fn leave_open(&self) {
-        match (&self.live, self.in_doubt.clone()) {
-            (Some(live), Some(zone)) => live.fail(zone),
-            (Some(live), None) => live.open(None, 0..0),
-            (None, _) => {}
-        }
-    }
-
     /// Marks the zone as hot, if it has protection: writes first the protection, then the header.
     fn protect(&mut self, zone: &mut Zone) -> Result<()> {
         if matches!(self.state.resilience_at(zone.at.start), Resilience::None) {
             return Ok(());
         }
         zone.write_protection(&self.state, &self.stores)?;
+        self.in_doubt = Some(zone.at.clone());
         self.state.hot = Some(zone.at.clone());
         self.say()
     }
@@ -380,6 +374,17 @@ impl Record<'_> {
         self.header.metadata = metadata;
         (self.header.primary, self.header.secondary) = (Luks2CopyState::Current, Luks2CopyState::Current);
         Ok(())
+    }
+}
+
+impl Drop for Record<'_> {
+    /// Opens the volume in use to all requests, except for a zone whose contents are uncertain.
+    fn drop(&mut self) {
+        match (&self.live, self.in_doubt.clone()) {
+            (Some(live), Some(zone)) => live.fail(zone),
+            (Some(live), None) => live.open(None, 0..0),
+            (None, _) => {}
+        }
     }
 }
 
@@ -502,7 +507,9 @@ fn volume_keys(
 ) -> Result<(VolumeKeys, OpenedKey)> {
     let (previous, last) = (state.previous.digest, state.last.digest);
     let same = previous == last;
-    if let ([Credential::VolumeKey(_)], Some(_), Some(_), false) = (with.credentials, previous, last, same) {
+    if let ([Credential::VolumeKey(_)], Some(_), Some(_), false) =
+        (with.credentials, previous, last, same || state.finished())
+    {
         return Err(Error::misuse("during a reencryption, two volume keys are needed")
             .hint("Give a passphrase that opens a keyslot of each."));
     }
