@@ -176,8 +176,8 @@ impl Lending {
             let outcome = match outcome {
                 Ok(()) => Outcome::Done,
                 Err(e) if matches!(e.kind, ErrorKind::Cancelled) => Outcome::Paused,
-                Err(Error { kind: kind @ (ErrorKind::Unsupported { .. } | ErrorKind::Misuse(_)), .. }) => {
-                    Outcome::Refused(kind.to_string())
+                Err(Error { kind: ErrorKind::Unsupported { what } | ErrorKind::Misuse(what), .. }) => {
+                    Outcome::Refused(what)
                 }
                 Err(e) => Outcome::Failed(e.to_string()),
             };

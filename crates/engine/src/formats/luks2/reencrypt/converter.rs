@@ -116,7 +116,7 @@ fn lender_must_follow(
 ) -> Result<()> {
     let Some(lender) = lender(stores) else { return Ok(()) };
     let refused = |why: &str| {
-        Err(Error::unsupported(format!("this while the volume is in use: {why}"))
+        Err(Error::unsupported(format!("reencrypting it while it is in use: {why}"))
             .hint("Unmount it first. Nothing was changed."))
     };
     match towards {

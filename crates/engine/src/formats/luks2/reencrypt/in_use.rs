@@ -107,7 +107,7 @@ fn must_be_able(state: &ReencryptionState, volume: &Volume) -> Result<()> {
         ReencryptionState { size, .. } if *size != volume.len() => "its header has another size than the volume in use",
         _ => return Ok(()),
     };
-    Err(Error::misuse(format!("this reencryption cannot be done while the volume is in use: {why}")))
+    Err(Error::misuse(why))
 }
 
 /// Fails unless the volume in use has this layout and the same keys: its own header may be elsewhere.
