@@ -162,7 +162,7 @@ impl Lending {
             }
             // Fails at the end of the loan.
             let outcome = match heard(client, PATIENCE)? {
-                Wish::Grow(growth) => self.grow(store, &growth).map_err(Error::from),
+                Wish::Grow(growth) => self.grow(store, &growth).map_err(|e| Error::unsupported(e.to_string())),
                 Wish::MayReencrypt(request) => {
                     reencrypter(store).and_then(|(volume, by)| by.may_reencrypt_in_use(volume, &request))
                 }
@@ -334,7 +334,6 @@ impl Lender for Borrowed {
         send(&self.0, &Wish::Grow(*growth))?;
         match heard(&self.0, WORK)? {
             Outcome::Refused(why) => Err(io::Error::new(io::ErrorKind::Unsupported, why)),
-            Outcome::Failed(why) => Err(io::Error::other(why)),
             _ => Ok(()),
         }
     }
