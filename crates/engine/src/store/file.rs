@@ -364,7 +364,7 @@ impl FileStore {
 
     /// Tells the process that lends the file, if there is one: see [`Lender::grow`].
     pub(crate) fn lender_grows(&self, growth: &Growth) -> io::Result<()> {
-        self.loan.as_ref().map_or(Ok(()), |(lender, _)| lender.grow(growth))
+        self.lender().map_or(Ok(()), |lender| lender.grow(growth))
     }
 
     /// Lets the next flush fail: writes before it may be lost.

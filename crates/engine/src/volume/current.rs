@@ -9,7 +9,7 @@ use crate::shards::Shards;
 
 /// The layout, and the parts of the volume that requests must stay away from for now.
 ///
-/// Every request holds it for its duration. Whoever changes it waits for all requests that use the old one.
+/// Every request holds it for its duration. A change waits for all requests that use the old layout.
 pub(super) struct CurrentLayout {
     shards: Shards<RwLock<Arc<State>>>,
     /// Requests that have to wait do so here.
@@ -24,7 +24,7 @@ struct State {
 
 /// Ranges of the volume, in bytes, that are closed to requests.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Closed {
+pub(crate) struct Closed {
     /// Where writes wait.
     pub writes: Range<u64>,
     /// Where reads wait.

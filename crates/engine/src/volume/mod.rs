@@ -22,7 +22,7 @@ use crate::shards::{Shards, SharedLock};
 use crate::store::{Growth, Store, check_range};
 use align::Cut;
 use authenticated::{Authenticated, TagKey};
-pub use current::Closed;
+pub(crate) use current::Closed;
 use current::{Access, CurrentLayout};
 use flushing::Flushing;
 pub use kernel::{KernelCipher, MappedPart, Mapping};

@@ -46,7 +46,7 @@ const LONGEST: usize = 4096;
 /// Time limit for each message.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Time limit for the server to use a new size, or to rewrite a zone.
+/// Time limit for the outcome of a wish.
 const WORK: Duration = Duration::from_secs(60);
 
 /// How often a server reports the progress of a reencryption.
@@ -198,7 +198,7 @@ fn reencrypter(store: &dyn Store) -> Result<(&Volume, &'static dyn Reencrypter)>
     Ok((volume, converter.ok_or_else(|| Error::unsupported("its format cannot be converted while in use"))?))
 }
 
-/// Receives volume keys. They were not in memory that can be swapped: the kernel's buffers of a socket never are.
+/// Receives volume keys. The kernel never swaps the buffers of a socket.
 fn received_keys(mut client: &UnixStream, lens: &[usize]) -> io::Result<Vec<Credential>> {
     if lens.len() > 2 || lens.iter().any(|len| *len > LONGEST_KEY) {
         return Err(io::ErrorKind::InvalidData.into());
@@ -236,19 +236,20 @@ fn reencrypt(
             }
         };
         thread::Builder::new().spawn_scoped(scope, watch)?;
-        let told = Cell::new(None::<Instant>);
+        let last_report = Cell::new(None::<Instant>);
         let progress = |done, all| {
-            let due = told.get().is_none_or(|told: Instant| told.elapsed() >= REPORT);
+            let due = last_report.get().is_none_or(|at| at.elapsed() >= REPORT);
             // A stopped borrower must not hold up the volume. If it is gone, the other thread notices.
             if due && wait(&mut [PollFd::new(client, PollFlags::OUT)], Some(Duration::ZERO)).unwrap_or(false) {
                 let _ = send(client, &Outcome::Progress(done, all));
-                told.set(Some(Instant::now()));
+                last_report.set(Some(Instant::now()));
             }
         };
         by.reencrypt_in_use(volume, &Unlock::with(keys), request, &progress, &cancel)
     })
 }
 
+/// Sets a flag on drop, also after a panic.
 struct SetOnDrop<'a>(&'a AtomicBool);
 
 impl Drop for SetOnDrop<'_> {
@@ -329,22 +330,30 @@ fn ask(folder: &Path, request: &Request) -> io::Result<(UnixStream, Answer)> {
 /// A loan. Returns the file on drop, and waits until the lender knows: the next loan may begin at once.
 struct Borrowed(UnixStream);
 
+impl Borrowed {
+    /// Sends a wish that has one outcome, and returns why it is refused, if it is.
+    fn refusal(&self, wish: &Wish) -> io::Result<Option<String>> {
+        send(&self.0, wish)?;
+        match heard(&self.0, WORK)? {
+            Outcome::Done => Ok(None),
+            Outcome::Refused(why) | Outcome::Failed(why) => Ok(Some(why)),
+            Outcome::Progress(..) | Outcome::Paused => Err(io::ErrorKind::InvalidData.into()),
+        }
+    }
+}
+
 impl Lender for Borrowed {
     fn grow(&self, growth: &Growth) -> io::Result<()> {
-        send(&self.0, &Wish::Grow(*growth))?;
-        match heard(&self.0, WORK)? {
-            Outcome::Refused(why) => Err(io::Error::new(io::ErrorKind::Unsupported, why)),
-            _ => Ok(()),
+        match self.refusal(&Wish::Grow(*growth))? {
+            Some(why) => Err(io::Error::new(io::ErrorKind::Unsupported, why)),
+            None => Ok(()),
         }
     }
 
     fn may_reencrypt(&self, request: &InUseReencryption) -> Result<()> {
-        send(&self.0, &Wish::MayReencrypt(*request))?;
-        match heard(&self.0, WORK)? {
-            Outcome::Refused(why) | Outcome::Failed(why) => {
-                Err(refused(&why).hint("Nothing was changed. Unmount it first."))
-            }
-            _ => Ok(()),
+        match self.refusal(&Wish::MayReencrypt(*request))? {
+            Some(why) => Err(refused(&why).hint("Nothing was changed. Unmount it first.")),
+            None => Ok(()),
         }
     }
 
@@ -375,7 +384,7 @@ impl Lender for Borrowed {
                 Outcome::Paused => return Err(ended()),
                 Outcome::Refused(why) => return Err(refused(&why).advise(Advice::ResumeReencryption)),
                 Outcome::Failed(why) => {
-                    let hint = "Requests to the part that was being rewritten fail now. Unmount the volume first.";
+                    let hint = "Requests to the part that was being rewritten may fail now. Unmount the volume first.";
                     return Err(Error::from(io::Error::other(why)).hint(hint).advise(Advice::ResumeReencryption));
                 }
             }
