@@ -16,7 +16,7 @@ use claviger_engine::formats::{self, InPlaceStores, Reencrypter};
 use claviger_engine::internal::files;
 use claviger_engine::store::{Access, Bypass, FileStore};
 use claviger_engine::{Credential, Error, ErrorKind, Result, Store, Unlock};
-use claviger_serve::inherited;
+use claviger_serve::{inherited, sessions};
 use serde::Serialize;
 
 use crate::opening::cost::NewCostArgs;
@@ -42,9 +42,9 @@ const DEFAULT_FORMAT: &str = "LUKS2";
 /// The volume is rewritten zone by zone. After an interruption by Ctrl-C or a power cut, the volume still opens, and
 /// --resume continues. Claviger and cryptsetup can resume each other's reencryptions.
 ///
-/// A LUKS2 volume that you have mounted or serve stays in use meanwhile. Its process does the work and gives way to other requests:
-/// they wait only where a zone is just being rewritten. Ctrl-C pauses. Not possible in use: --encrypt, --decrypt, --header,
-/// --isolate-keys and --resilience none.
+/// A volume that you have mounted or serve stays in use meanwhile. Its process does the work and gives way to other requests: they
+/// wait only where a zone is just being rewritten. Ctrl-C pauses. Not possible in use: --isolate-keys, --resilience none, and
+/// beginning a conversion that moves the data. Begin that one with --init-only, mount the volume, and continue with --resume.
 ///
 /// The new key gets a keyslot for the given password. Keyslots with other passwords will be removed with the old key.
 ///
@@ -227,7 +227,7 @@ impl Args {
         let identified = || -> Result<_> {
             let of = self.convertible(&*data)?;
             self.check(&of)?;
-            self.check_in_use(&of, &*data)?;
+            self.check_in_use(&*data)?;
             let reencrypter = of.converter.reencrypter();
             Ok((of, reencrypter.map_or(Ok(None), |reencrypter| self.header_store(reencrypter, &*data))?))
         };
@@ -237,13 +237,15 @@ impl Args {
         Ok((ReencryptionTarget { of, data, header, new: made.is_some() }, made))
     }
 
-    /// Refuses what is impossible while a process uses the volume.
-    fn check_in_use(&self, of: &Convertible, data: &dyn Store) -> Result<()> {
-        let in_use = data.file().is_some_and(FileStore::is_borrowed);
-        let header = self.header.is_some() || self.encrypt || self.decrypt;
-        if in_use && (header || of.converter.reencrypter().is_none()) {
+    /// Refuses to create a new header for a volume in use.
+    fn check_in_use(&self, data: &dyn Store) -> Result<()> {
+        let new_header = self.header.as_deref().is_some_and(|path| !remote::is_remote(path) && !path.exists());
+        if new_header && data.file().is_some_and(FileStore::is_borrowed) {
             let holder = Some("mounted or served by claviger".to_owned());
-            return Err(Error::new(ErrorKind::InUse { holder }).hint("Unmount it first. Nothing was changed."));
+            return Err(Error::new(ErrorKind::InUse { holder }).hint(
+                "Nothing was changed. Unmount it, begin with --init-only, mount it with --header, and continue with \
+                 --resume.",
+            ));
         }
         Ok(())
     }
@@ -301,7 +303,8 @@ impl Args {
             }
             return Ok(Some((store, None)));
         }
-        let existing = if path.exists() { Some(FileStore::open(path, Access::ReadWrite)?) } else { None };
+        let open = || FileStore::open_or_borrow(path, Access::ReadWrite, sessions::borrow);
+        let existing = path.exists().then(open).transpose()?;
         if existing.as_ref().is_some_and(|store| !store.is_empty() || !store.is_at(path)) {
             return Ok(existing.map(|store| (Arc::new(store) as Arc<dyn Store>, None)));
         }

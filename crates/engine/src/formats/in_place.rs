@@ -3,12 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use super::{FORMATS, Format, Verdict};
+use super::{FORMATS, Format, Verdict, VolumeInUse};
 use crate::credential::{Credential, Unlock};
 use crate::error::Result;
 use crate::spec::{Cost, Spec};
-use crate::store::{InUseReencryption, Store};
-use crate::volume::Volume;
+use crate::store::{InUseConversion, Store};
 
 /// The goal of a conversion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,6 +112,20 @@ pub trait InPlaceConverter: Sync {
         request: &ReencryptionRequest<'_>,
     ) -> Result<()>;
 
+    /// Resumes the conversion of a volume that this process uses, while it is read and written: see [`VolumeInUse::convert`], which
+    /// has checked that it can follow.
+    ///
+    /// # Errors
+    /// Those of [`InPlaceConverter::conversion`] and [`InPlaceConversion::run`].
+    fn convert_in_use(
+        &self,
+        volume: VolumeInUse<'_>,
+        with: &Unlock<'_>,
+        request: &InUseConversion,
+        progress: &dyn Fn(u64, u64),
+        cancel: &AtomicBool,
+    ) -> Result<()>;
+
     /// Returns the extended converter, if volumes can get another key.
     fn reencrypter(&self) -> Option<&dyn Reencrypter> {
         None
@@ -144,26 +157,6 @@ pub trait Reencrypter: Sync {
         with: &Unlock<'_>,
         request: &ReencryptionRequest<'_>,
     ) -> Result<Box<dyn InPlaceConversion + 'a>>;
-
-    /// Fails if this volume, which this process uses, cannot follow a reencryption.
-    ///
-    /// # Errors
-    /// `Unsupported`, with the reason.
-    fn may_reencrypt_in_use(&self, volume: &Volume, request: &InUseReencryption) -> Result<()>;
-
-    /// Continues the reencryption of a volume that this process uses, while it is read and written: up to the end, or until `cancel`
-    /// is set. `with` has the volume keys of both sides, as two credentials if they differ.
-    ///
-    /// # Errors
-    /// Those of [`InPlaceConverter::conversion`] and [`InPlaceConversion::run`].
-    fn reencrypt_in_use(
-        &self,
-        volume: &Volume,
-        with: &Unlock<'_>,
-        request: &InUseReencryption,
-        progress: &dyn Fn(u64, u64),
-        cancel: &AtomicBool,
-    ) -> Result<()>;
 }
 
 /// A conversion, ready to begin or to be resumed.

@@ -13,6 +13,7 @@ mod header;
 mod header_facts;
 mod headerless;
 mod in_place;
+mod in_use;
 pub mod integritysetup;
 pub mod loopaes;
 mod luks;
@@ -45,6 +46,7 @@ pub use header_facts::{FactUnit, FormatFacts, HeaderFacts, KeyslotFacts};
 pub use in_place::{
     Consent, InPlaceConversion, InPlaceConverter, InPlaceStores, Reencrypter, ReencryptionRequest, Towards, convertible,
 };
+pub use in_use::VolumeInUse;
 pub use occupied::occupied;
 pub use plan::{PlannedSlot, UnlockPlan};
 pub use resizing::Resizing;

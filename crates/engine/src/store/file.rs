@@ -1,7 +1,7 @@
 use std::fs::{self, File, FileTimes, OpenOptions, TryLockError};
 use std::io::{self, Seek, SeekFrom};
 use std::ops::Range;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use rustix::io::{Errno, retry_on_intr};
 
 use super::direct::Direct;
 use super::header_lock::{self, HeaderLock};
-use super::{Bypass, Growth, InUseReencryption, Store, check_range, files};
+use super::{Bypass, Growth, InUseConversion, Store, check_range, files};
 use crate::advice::Advice;
 use crate::error::{Error, ErrorKind, Result};
 
@@ -64,6 +64,15 @@ pub struct Loan {
 /// Borrows the file at a path from another process that has locked it; `None` if no such process lends it.
 pub type Borrow = fn(&Path) -> Result<Option<Loan>>;
 
+/// What the process that uses a volume needs for converting it.
+#[derive(Clone, Copy)]
+pub struct Handover<'a> {
+    /// The volume keys: those of both sides, if they differ.
+    pub keys: &'a [&'a Secret],
+    /// The file of a detached header, open for writing.
+    pub header: Option<&'a FileStore>,
+}
+
 /// The process that lends a file and goes on using it.
 pub trait Lender: Send + Sync {
     /// Says that the volume grows.
@@ -72,23 +81,29 @@ pub trait Lender: Send + Sync {
     /// `Unsupported`, with the reason; others if the lender does not answer.
     fn grow(&self, growth: &Growth) -> io::Result<()>;
 
-    /// Asks whether it can reencrypt the volume.
+    /// Asks whether it can convert the volume in place, before anything is changed.
     ///
     /// # Errors
     /// `Unsupported`, with the reason; others if the lender does not answer.
-    fn may_reencrypt(&self, request: &InUseReencryption) -> Result<()>;
+    fn may_convert(&self, request: &InUseConversion, with: &Handover<'_>) -> Result<()>;
 
-    /// Has it reencrypt the volume, as the header says by now, with the volume keys of both sides.
+    /// Has it convert the volume in place, as the header says by now.
     ///
     /// # Errors
     /// `Cancelled`; those of the lender; `Io` if it ends meanwhile.
-    fn reencrypt(
+    fn convert(
         &self,
-        request: &InUseReencryption,
-        keys: &[&Secret],
+        request: &InUseConversion,
+        with: &Handover<'_>,
         progress: &dyn Fn(u64, u64),
         cancel: &AtomicBool,
     ) -> Result<()>;
+}
+
+impl AsFd for FileStore {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
 }
 
 impl FileStore {
@@ -145,6 +160,20 @@ impl FileStore {
             Ok(store)
         };
         create().map_err(|e| e.at(path))
+    }
+
+    /// A file that another process has opened, locked and handed over.
+    ///
+    /// # Errors
+    /// `Misuse` if it is neither a regular file nor a block device, or not open for writing; `Io`.
+    pub fn handed_over(mut file: File) -> Result<Self> {
+        let kind = file.metadata()?.file_type();
+        let mode = fcntl_getfl(&file).map_err(io::Error::from)? & OFlags::ACCMODE;
+        if !(kind.is_file() || kind.is_block_device()) || mode != OFlags::RDWR {
+            return Err(Error::misuse("not a file or block device that is open for writing"));
+        }
+        let len = file.seek(SeekFrom::End(0))?;
+        Ok(Self::of(file, Path::new(""), len, Access::ReadWrite, kind.is_file()))
     }
 
     /// The path at opening.

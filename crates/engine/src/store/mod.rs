@@ -17,7 +17,7 @@ pub use around::AroundStore;
 pub(crate) use counted::Counters;
 pub use counted::{CountedStore, Traffic};
 pub(crate) use direct::Pages;
-pub use file::{Access, Borrow, FileStore, Lender, Lent, Loan};
+pub use file::{Access, Borrow, FileStore, Handover, Lender, Lent, Loan};
 pub use header_lock::HeaderLock;
 pub use mapped::{Extent, MappedStore};
 pub use memory::MemoryStore;
@@ -49,11 +49,9 @@ pub struct Growth {
     pub rehearse: bool,
 }
 
-/// The reencryption of a volume in use.
+/// The in-place conversion of a volume in use.
 #[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
-pub struct InUseReencryption {
-    /// Where its data begin in the file, in bytes.
-    pub start: u64,
+pub struct InUseConversion {
     /// The size of the plaintext, in bytes.
     pub len: u64,
     /// The maximum size of a zone, in bytes.

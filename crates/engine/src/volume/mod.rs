@@ -172,7 +172,7 @@ impl Volume {
     }
 
     /// Whether a part of it is closed for good.
-    pub(crate) fn has_failed(&self) -> bool {
+    pub fn has_failed(&self) -> bool {
         self.layout.has_failed()
     }
 

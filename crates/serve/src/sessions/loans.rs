@@ -17,13 +17,13 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use claviger_engine::deadline::{Deadline, Exchange};
-use claviger_engine::formats::{self, Reencrypter};
-use claviger_engine::store::{FileStore, Growth, InUseReencryption, Lender, Loan};
+use claviger_engine::formats::VolumeInUse;
+use claviger_engine::store::{FileStore, Growth, Handover, InUseConversion, Lender, Loan};
 use claviger_engine::volume::Volume;
 use claviger_engine::{Advice, Credential, Error, ErrorKind, Result, Secret, Store, Unlock};
 use rustix::event::{PollFd, PollFlags};
@@ -38,7 +38,7 @@ use crate::wait::wait;
 pub(super) const SOCKET: &str = "loans";
 
 /// The version of the messages.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 /// The longest message, in bytes.
 const LONGEST: usize = 4096;
@@ -49,7 +49,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Time limit for the outcome of a wish.
 const WORK: Duration = Duration::from_secs(60);
 
-/// How often a server reports the progress of a reencryption.
+/// How often a server reports the progress of a conversion.
 const REPORT: Duration = Duration::from_millis(200);
 
 /// The longest volume key, in bytes.
@@ -71,21 +71,33 @@ struct Request {
 enum Wish {
     Grow(Growth),
     /// Only asks whether it can.
-    MayReencrypt(InUseReencryption),
-    /// After it come volume keys of these lengths, in bytes.
-    Reencrypt(InUseReencryption, Vec<usize>),
-    /// Pauses the reencryption.
+    MayConvert(InUseConversion, HandedOver),
+    Convert(InUseConversion, HandedOver),
+    /// Pauses the conversion.
     Pause,
 }
 
-/// The answers to a [`Wish`]. During a reencryption, others come before the last one.
+/// What comes after a wish.
+#[derive(Serialize, Deserialize)]
+struct HandedOver {
+    /// Volume keys of these lengths, in bytes.
+    keys: Vec<usize>,
+    /// Whether then comes the descriptor of a detached header.
+    header: bool,
+}
+
+/// The answers to a [`Wish`]. During a conversion, others come before the last one.
 #[derive(Serialize, Deserialize)]
 enum Outcome {
     Done,
     Refused(String),
     /// An error in the middle of the work.
-    Failed(String),
-    /// How many bytes are reencrypted, and of how many.
+    Failed {
+        why: String,
+        /// Whether a part of the volume is closed since.
+        closed: bool,
+    },
+    /// How many bytes are converted, and of how many.
     Progress(u64, u64),
     Paused,
 }
@@ -163,14 +175,15 @@ impl Lending {
             // Fails at the end of the loan.
             let outcome = match heard(client, PATIENCE)? {
                 Wish::Grow(growth) => self.grow(store, &growth).map_err(|e| Error::unsupported(e.to_string())),
-                Wish::MayReencrypt(request) => {
-                    reencrypter(store).and_then(|(volume, by)| by.may_reencrypt_in_use(volume, &request))
+                Wish::MayConvert(request, handed_over) => {
+                    let received = Received::from(client, &handed_over)?;
+                    received.in_use(store)?.may_be_converted(&Unlock::with(&received.keys), &request)
                 }
-                Wish::Reencrypt(request, lens) => {
-                    let keys = received_keys(client, &lens)?;
-                    reencrypt(client, store, &request, &keys, stop)
+                Wish::Convert(request, handed_over) => {
+                    let received = Received::from(client, &handed_over)?;
+                    convert(client, received.in_use(store)?, &request, &received.keys, stop)
                 }
-                // It came after the end of the reencryption.
+                // It came after the end of the conversion.
                 Wish::Pause => continue,
             };
             let outcome = match outcome {
@@ -179,7 +192,10 @@ impl Lending {
                 Err(Error { kind: ErrorKind::Unsupported { what } | ErrorKind::Misuse(what), .. }) => {
                     Outcome::Refused(what)
                 }
-                Err(e) => Outcome::Failed(e.to_string()),
+                Err(e) => {
+                    let closed = store.volume().is_some_and(Volume::has_failed);
+                    Outcome::Failed { why: e.to_string(), closed }
+                }
             };
             send(client, &outcome)?;
         }
@@ -191,36 +207,47 @@ impl Lending {
     }
 }
 
-/// The volume directly in the file, and what can reencrypt it.
-fn reencrypter(store: &dyn Store) -> Result<(&Volume, &'static dyn Reencrypter)> {
-    let volume = store.volume().ok_or_else(|| Error::unsupported("its process does not decrypt it"))?;
-    let converter = formats::convertible(volume.store())?.and_then(|(_, converter)| converter.reencrypter());
-    Ok((volume, converter.ok_or_else(|| Error::unsupported("its format cannot be converted while in use"))?))
+/// What a borrower has handed over for a conversion.
+struct Received {
+    keys: Vec<Credential>,
+    header: Option<Arc<dyn Store>>,
 }
 
-/// Receives volume keys. The kernel never swaps the buffers of a socket.
-fn received_keys(mut client: &UnixStream, lens: &[usize]) -> io::Result<Vec<Credential>> {
-    if lens.len() > 2 || lens.iter().any(|len| *len > LONGEST_KEY) {
-        return Err(io::ErrorKind::InvalidData.into());
+impl Received {
+    /// Receives it. The kernel never swaps the buffers of a socket.
+    fn from(mut client: &UnixStream, handed_over: &HandedOver) -> io::Result<Self> {
+        let HandedOver { keys, header } = handed_over;
+        if keys.len() > 2 || keys.iter().any(|len| *len > LONGEST_KEY) {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        client.set_read_timeout(Some(PATIENCE))?;
+        let key = |len: &usize| {
+            let mut key = Secret::zeroed(*len);
+            client.read_exact(&mut key)?;
+            Ok(Credential::VolumeKey(key))
+        };
+        let keys = keys.iter().map(key).collect::<io::Result<_>>()?;
+        let header = header.then(|| take(client)).transpose()?;
+        let header = header.map(|[header]| FileStore::handed_over(File::from(header))).transpose();
+        let header = header.map_err(io::Error::other)?;
+        Ok(Self { keys, header: header.map(|header| Arc::new(header) as Arc<dyn Store>) })
     }
-    client.set_read_timeout(Some(PATIENCE))?;
-    let key = |len: &usize| {
-        let mut key = Secret::zeroed(*len);
-        client.read_exact(&mut key)?;
-        Ok(Credential::VolumeKey(key))
-    };
-    lens.iter().map(key).collect()
+
+    /// The volume directly in the lent file.
+    fn in_use<'a>(&'a self, store: &'a dyn Store) -> Result<VolumeInUse<'a>> {
+        let volume = store.volume().ok_or_else(|| Error::unsupported("its process does not decrypt it"))?;
+        Ok(VolumeInUse::new(volume, self.header.as_ref()))
+    }
 }
 
-/// Reencrypts the volume until the borrower asks for a pause or hangs up, or the server has to end.
-fn reencrypt(
+/// Converts the volume until the borrower asks for a pause or hangs up, or the server has to end.
+fn convert(
     client: &UnixStream,
-    store: &dyn Store,
-    request: &InUseReencryption,
+    volume: VolumeInUse<'_>,
+    request: &InUseConversion,
     keys: &[Credential],
     stop: &AtomicBool,
 ) -> Result<()> {
-    let (volume, by) = reencrypter(store)?;
     let cancel = AtomicBool::new(false);
     let ended = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -245,7 +272,7 @@ fn reencrypt(
                 last_report.set(Some(Instant::now()));
             }
         };
-        by.reencrypt_in_use(volume, &Unlock::with(keys), request, &progress, &cancel)
+        volume.convert(&Unlock::with(keys), request, &progress, &cancel)
     })
 }
 
@@ -331,12 +358,20 @@ fn ask(folder: &Path, request: &Request) -> io::Result<(UnixStream, Answer)> {
 struct Borrowed(UnixStream);
 
 impl Borrowed {
-    /// Sends a wish that has one outcome, and returns why it is refused, if it is.
-    fn refusal(&self, wish: &Wish) -> io::Result<Option<String>> {
-        send(&self.0, wish)?;
+    /// Sends a wish, and what comes after it.
+    fn wish(&self, wish: impl FnOnce(HandedOver) -> Wish, with: &Handover<'_>) -> io::Result<()> {
+        let mut socket = &self.0;
+        let keys = with.keys.iter().map(|key| key.len()).collect();
+        send(socket, &wish(HandedOver { keys, header: with.header.is_some() }))?;
+        with.keys.iter().try_for_each(|key| socket.write_all(key))?;
+        with.header.map_or(Ok(()), |header| give(socket, [header.as_fd()]))
+    }
+
+    /// Hears the only outcome of a wish, and returns why it is refused, if it is.
+    fn refusal(&self) -> io::Result<Option<String>> {
         match heard(&self.0, WORK)? {
             Outcome::Done => Ok(None),
-            Outcome::Refused(why) | Outcome::Failed(why) => Ok(Some(why)),
+            Outcome::Refused(why) | Outcome::Failed { why, .. } => Ok(Some(why)),
             Outcome::Progress(..) | Outcome::Paused => Err(io::ErrorKind::InvalidData.into()),
         }
     }
@@ -344,29 +379,30 @@ impl Borrowed {
 
 impl Lender for Borrowed {
     fn grow(&self, growth: &Growth) -> io::Result<()> {
-        match self.refusal(&Wish::Grow(*growth))? {
+        send(&self.0, &Wish::Grow(*growth))?;
+        match self.refusal()? {
             Some(why) => Err(io::Error::new(io::ErrorKind::Unsupported, why)),
             None => Ok(()),
         }
     }
 
-    fn may_reencrypt(&self, request: &InUseReencryption) -> Result<()> {
-        match self.refusal(&Wish::MayReencrypt(*request))? {
+    fn may_convert(&self, request: &InUseConversion, with: &Handover<'_>) -> Result<()> {
+        self.wish(|handed_over| Wish::MayConvert(*request, handed_over), with)?;
+        match self.refusal()? {
             Some(why) => Err(refused(&why).hint("Nothing was changed. Unmount it first.")),
             None => Ok(()),
         }
     }
 
-    fn reencrypt(
+    fn convert(
         &self,
-        request: &InUseReencryption,
-        keys: &[&Secret],
+        request: &InUseConversion,
+        with: &Handover<'_>,
         progress: &dyn Fn(u64, u64),
         cancel: &AtomicBool,
     ) -> Result<()> {
-        let mut socket = &self.0;
-        let handed_over = send(socket, &Wish::Reencrypt(*request, keys.iter().map(|key| key.len()).collect()));
-        handed_over.and_then(|()| keys.iter().try_for_each(|key| socket.write_all(key))).map_err(|_| ended())?;
+        let socket = &self.0;
+        self.wish(|handed_over| Wish::Convert(*request, handed_over), with).map_err(|_| ended())?;
         let mut asked = false;
         loop {
             if cancel.load(Ordering::Relaxed) && !std::mem::replace(&mut asked, true) {
@@ -383,8 +419,11 @@ impl Lender for Borrowed {
                 }
                 Outcome::Paused => return Err(ended()),
                 Outcome::Refused(why) => return Err(refused(&why).advise(Advice::ResumeReencryption)),
-                Outcome::Failed(why) => {
-                    let hint = "Requests to the part that was being rewritten may fail now. Unmount the volume first.";
+                Outcome::Failed { why, closed } => {
+                    let hint = match closed {
+                        true => "Requests to the part that was being rewritten fail now. Unmount the volume first.",
+                        false => "All data are still there.",
+                    };
                     return Err(Error::from(io::Error::other(why)).hint(hint).advise(Advice::ResumeReencryption));
                 }
             }
@@ -393,7 +432,7 @@ impl Lender for Borrowed {
 }
 
 fn refused(why: &str) -> Error {
-    Error::unsupported(format!("reencrypting it while it is in use: {why}"))
+    Error::unsupported(format!("converting it while it is in use: {why}"))
 }
 
 fn ended() -> Error {

@@ -134,7 +134,6 @@ impl Args {
             (self.resilience.is_some(), "--resilience"),
             (self.resilience_hash.is_some(), "--resilience-hash"),
             (self.backward, "--backward"),
-            (self.throttle.is_some(), "--throttle"),
         ];
         takes_no(&format!("the conversion of a {} volume", format.name()), refused)?;
         match self.resume || self.towards().is_some() {

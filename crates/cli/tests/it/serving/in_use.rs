@@ -14,6 +14,7 @@ use crate::serving::key_process::ISOLATED;
 use crate::volumes::hidden::Hiding;
 use claviger_testkit::{tools, uml};
 use rustix::fs::OFlags;
+use rustix::process::{Pid, Signal, kill_process};
 
 const CHEAP: [&str; 4] = ["--kdf", "pbkdf2", "--iterations", "1000"];
 
@@ -232,14 +233,20 @@ fn served_full(folder: &Folder) -> Option<(String, Served)> {
     let create = ["create", "--format", "LUKS2", "--quick", "--size", "40M", "--sector-size", "512"];
     let create = create.into_iter().chain(CHEAP);
     run(create.chain(["--password-file", &*folder.password, &volume])).succeeds();
-    let served = serve(folder, &volume);
-    let (good, out) = qemu_io(&served.uri, &format!("write -P 0x5a 0 {}", served.size))?;
-    assert!(good, "{out}");
+    let served = serve(folder, &[&volume]);
+    fill(&served)?;
     Some((volume, served))
 }
 
-fn serve(folder: &Folder, volume: &str) -> Served {
-    Served::start(["--password-file", &folder.password, "--socket", &folder.str("s"), volume])
+/// Writes the pattern everywhere; `None` without qemu-io.
+fn fill(served: &Served) -> Option<()> {
+    let (good, out) = qemu_io(&served.uri, &format!("write -P 0x5a 0 {}", served.size))?;
+    assert!(good, "{out}");
+    Some(())
+}
+
+fn serve(folder: &Folder, volume: &[&str]) -> Served {
+    Served::start(["--password-file", &folder.password, "--socket", &folder.str("s")].iter().chain(volume))
 }
 
 fn is_full(served: &Served) {
@@ -256,6 +263,39 @@ fn reencrypt(folder: &Folder, more: &[&str]) -> Command {
     command
 }
 
+/// Writes to a volume, and reads what was written and the pattern between, until the work on it is done. Then fills it again.
+fn used_until_done(served: &Served, volume: &str, mut work: Command) {
+    let mut work = work.stdout(Stdio::null()).spawn().expect("it starts");
+    let does = |command: &str| {
+        let (good, out) = qemu_io(&served.uri, command).expect("as before");
+        assert!(good, "{command}: {out}");
+    };
+    let (mut rounds, mut seen) = (0, Vec::new());
+    let status = loop {
+        // Parts of sectors among them; other bytes in each round.
+        for command in ["write -P N 100 5000", "write -P N 8M 2M", "write -P N 20000100 12000", "flush"] {
+            does(&command.replace('N', &(rounds % 200).to_string()));
+        }
+        for command in ["read -P N 100 5000", "read -P N 8M 2M", "read -P N 20000100 12000"] {
+            does(&command.replace('N', &(rounds % 200).to_string()));
+        }
+        for command in ["read -P 0x5a 8K 8380416", "read -P 0x5a 10M 6M"] {
+            does(command);
+        }
+        rounds += 1;
+        seen.extend(listed_reencryption(volume));
+        if let Some(status) = work.try_wait().expect("it runs") {
+            break status;
+        }
+    };
+    assert!(status.success() && rounds > 1, "{status} after {rounds}");
+    assert!(seen.windows(2).all(|pair| pair[0].0 <= pair[1].0) && !seen.is_empty(), "{seen:?}");
+    assert_eq!(listed_reencryption(volume), None);
+    for at in ["0 8K", "8M 2M", "20000000 12288"] {
+        does(&format!("write -P 0x5a {at}"));
+    }
+}
+
 fn listed_reencryption(volume: &str) -> Option<(u64, u64)> {
     let list = run(["list", "--json"]).succeeds().json();
     let mut volumes = list["volumes"].as_array().expect("a list").iter();
@@ -268,46 +308,76 @@ fn a_volume_is_reencrypted_while_clients_read_and_write() {
     let folder = Folder::new();
     let Some((volume, served)) = served_full(&folder) else { return };
     for more in [&["--new-cipher", "serpent-xts-plain64"][..], &["--new-sector-size", "4096", "--backward"]] {
-        let mut work = reencrypt(&folder, &[more, &[&volume]].concat());
-        let mut work = work.stdout(Stdio::null()).spawn().expect("it starts");
-        let does = |command: &str| {
-            let (good, out) = qemu_io(&served.uri, command).expect("as before");
-            assert!(good, "{out}");
-        };
-        let (mut rounds, mut seen) = (0, Vec::new());
-        let status = loop {
-            // Parts of sectors among them; other bytes in each round, and the pattern between them.
-            for command in ["write -P N 100 5000", "write -P N 8M 2M", "write -P N 20000100 12000", "flush"] {
-                does(&command.replace('N', &(rounds % 200).to_string()));
-            }
-            for command in ["read -P N 100 5000", "read -P N 8M 2M", "read -P N 20000100 12000"] {
-                does(&command.replace('N', &(rounds % 200).to_string()));
-            }
-            for command in ["read -P 0x5a 8K 8380416", "read -P 0x5a 10M 9M"] {
-                does(command);
-            }
-            rounds += 1;
-            seen.extend(listed_reencryption(&volume));
-            if let Some(status) = work.try_wait().expect("it runs") {
-                break status;
-            }
-        };
-        assert!(status.success() && rounds > 1, "{status} after {rounds}");
-        assert!(seen.windows(2).all(|pair| pair[0].0 <= pair[1].0) && !seen.is_empty(), "{seen:?}");
-        assert_eq!(listed_reencryption(&volume), None);
-        does(&format!("write -P 0x5a 0 {}", served.size));
+        used_until_done(&served, &volume, reencrypt(&folder, &[more, &[&volume]].concat()));
+        is_full(&served);
     }
     served.stop().succeeds();
     let info = run(["info", "--password-file", &folder.password, &volume]).succeeds();
     assert!(info.text().contains("serpent") || info.text().contains("Serpent"), "{}", info.text());
     run(["verify", "--password-file", &folder.password, &volume]).succeeds();
-    let again = serve(&folder, &volume);
+    let again = serve(&folder, &[&volume]);
     is_full(&again);
     again.stop().succeeds();
     if let Some(cryptsetup) = tools::program("cryptsetup") {
         let password = fs::File::open(&folder.password).expect("a password file");
         tools::run(Command::new(cryptsetup).args(["open", "--test-passphrase", &volume]).stdin(password));
     }
+}
+
+/// One session through the whole life of a volume with a detached header: from plaintext, by another key, to plaintext.
+#[test]
+fn a_volume_with_a_detached_header_is_converted_while_clients_read_and_write() {
+    let folder = Folder::new();
+    let (data, header) = (folder.str("data"), folder.str("header"));
+    fs::write(&data, vec![0x5a; 24 << 20]).expect("plaintext");
+    let with_header: &[&str] = &["--header", &header, &data];
+    let begin =
+        [&["--encrypt", "--init-only", "--new-kdf", "pbkdf2", "--new-iterations", "1000"], with_header].concat();
+    done(reencrypt(&folder, &begin).output().expect("it starts")).succeeds();
+    let served = serve(&folder, with_header);
+    if qemu_io(&served.uri, "read -P 0x5a 0 512").is_none() {
+        return;
+    }
+    for how in [&["--resume"][..], &["--resilience", "journal"], &["--decrypt"]] {
+        is_full(&served);
+        used_until_done(&served, &data, reencrypt(&folder, &[how, with_header].concat()));
+        let plain = fs::read(&data).expect("it is there").iter().all(|byte| *byte == 0x5a);
+        assert_eq!(plain, how == ["--decrypt"], "{how:?}");
+    }
+    is_full(&served);
+    served.stop().succeeds();
+}
+
+#[test]
+fn a_bitlocker_volume_is_converted_while_clients_read_and_write() {
+    let folder = Folder::new();
+    let volume = folder.str("bitlocker");
+    let create = ["create", "--format", "BitLocker", "--quick", "--size", "26M", "--password-file", &folder.password];
+    run(create.into_iter().chain([&*volume])).succeeds();
+    let served = serve(&folder, &[&volume]);
+    // The reserved areas come after that.
+    let all = |what: &str| qemu_io(&served.uri, &format!("{what} -P 0x5a 0 24M"));
+    if all("write").is_none() {
+        return;
+    }
+    let is_full = || {
+        let (good, out) = all("read").expect("as before");
+        assert!(good, "{out}");
+    };
+    // Half of it, then the other way round, then all of it.
+    let begun = reencrypt(&folder, &["--decrypt", &volume]).stderr(Stdio::piped()).spawn().expect("it starts");
+    wait_until("half is done", || listed_reencryption(&volume).is_some_and(|(done, size)| done > size / 4));
+    kill_process(Pid::from_child(&begun), Signal::INT).expect("it runs");
+    done(begun.wait_with_output().expect("it ends")).fails(8, &["--resume"]);
+    is_full();
+    used_until_done(&served, &volume, reencrypt(&folder, &["--encrypt", &volume]));
+    is_full();
+    let plain = || fs::read(&volume).expect("it is there")[..24 << 20].iter().all(|byte| *byte == 0x5a);
+    assert!(!plain());
+    used_until_done(&served, &volume, reencrypt(&folder, &["--decrypt", &volume]));
+    is_full();
+    served.stop().succeeds();
+    assert!(plain());
 }
 
 /// If the command ends, its server pauses after the present zone and goes on serving. If the server ends, the next command continues.
@@ -324,8 +394,7 @@ fn a_reencryption_in_use_survives_the_end_of_either_process() {
         if round % 2 == 0 {
             let _ = work.kill();
         } else {
-            let pid = rustix::process::Pid::from_child(&work);
-            let _ = rustix::process::kill_process(pid, rustix::process::Signal::INT);
+            let _ = kill_process(Pid::from_child(&work), Signal::INT);
         }
         work.wait().expect("it ends");
         wait_until("the file is back", || run(["keyslot", "list", &volume]).code == 0);
@@ -341,7 +410,7 @@ fn a_reencryption_in_use_survives_the_end_of_either_process() {
     let ended = work.wait_with_output().expect("it ends");
     let said = String::from_utf8_lossy(&ended.stderr).into_owned();
     assert!(!ended.status.success() && said.contains("has ended") && said.contains("--resume"), "{said}");
-    let again = serve(&folder, &volume);
+    let again = serve(&folder, &[&volume]);
     is_full(&again);
     let writes = reencrypt(&folder, &["--resume", &volume]).status().expect("it ends").success();
     // In the middle of a zone the volume is read-only, and the work goes on without it.
@@ -351,7 +420,7 @@ fn a_reencryption_in_use_survives_the_end_of_either_process() {
         run(["reencrypt", "--resume", "--password-file", &folder.password, &volume]).succeeds();
     }
     run(["verify", "--password-file", &folder.password, &volume]).succeeds();
-    let last = serve(&folder, &volume);
+    let last = serve(&folder, &[&volume]);
     is_full(&last);
     last.stop().succeeds();
 }
@@ -370,7 +439,7 @@ fn what_cannot_be_reencrypted_in_use_is_refused_before_anything_is_changed() {
         (&volume, &["--read-only"], &[], (5, "read-only")),
         (&volume, &[], decrypt, (9, "mounted or served")),
         (&volume, &[], &["--resilience", "none"], (5, "no protection")),
-        (&bitlocker, &[], &["--decrypt"], (9, "mounted or served")),
+        (&bitlocker, &["--read-only"], &["--decrypt"], (5, "read-only")),
     ] {
         let before = fs::read(path).expect("the volume");
         let serve = ["--password-file", &folder.password, "--socket", &folder.str("s"), path];

@@ -172,6 +172,13 @@ fn header(metadata: &Metadata, sector: u64) -> Result<(u64, u64)> {
 }
 
 impl Places {
+    /// The range of the plaintext that is stored in this part of the data.
+    pub fn plaintext_of(&self, stored: &Range<u64>) -> Range<u64> {
+        let moved = self.header_place..self.header_place + self.header;
+        let shift = if !self.vista && moved.contains(&stored.start) { self.header_place } else { 0 };
+        stored.start - shift..stored.end - shift
+    }
+
     /// Returns whether the beginning shows a file system as stored, or after decryption; `None` if neither. Vista's first sectors
     /// are in the clear, so file records are checked there.
     ///

@@ -6,11 +6,11 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
 
-use crate::support::described;
+use crate::support::{described, while_used};
 use crate::torture::{Scenario, Verb};
-use claviger_engine::formats::{Format, InPlaceConverter, ReencryptionRequest, Unlocked};
+use claviger_engine::formats::{Format, InPlaceConverter, ReencryptionRequest, Unlocked, VolumeInUse};
 use claviger_engine::formats::{Towards, bitlocker::BITLOCKER, convertible};
-use claviger_engine::store::MemoryStore;
+use claviger_engine::store::{InUseConversion, MemoryStore};
 use claviger_engine::{Credential, ErrorKind, Result, Secret, Spec, Store, Unlock, Volume};
 use claviger_testkit::bitlocker::crypto::{Method, sha256};
 use claviger_testkit::bitlocker::maker::{Kind, Made, Protector, State, Volume as Wanted};
@@ -71,6 +71,10 @@ static CASES: LazyLock<Vec<Case>> = LazyLock::new(|| {
     ]
 });
 
+/// What is also done while others use the volume, under every fault.
+const IN_USE: [&str; 4] =
+    ["decrypt XTS", "decrypt large sectors in CBC", "finish an encryption", "turn a decryption round"];
+
 fn memory(bytes: &[u8]) -> Arc<dyn Store> {
     Arc::new(MemoryStore::new(bytes.to_vec()))
 }
@@ -108,6 +112,20 @@ impl Case {
 
     fn begin(&self, store: &Arc<dyn Store>) -> Result<()> {
         self.convert(store, self.towards, &|_| false)
+    }
+
+    /// Does it while others use the volume.
+    fn in_use(&self, store: &Arc<dyn Store>) -> Result<()> {
+        let volume = Volume::new(Arc::clone(store), self.unlocked(store)?.layout);
+        let (key, never) = ([Credential::VolumeKey(Secret::copy_from(&self.made.vmk))], AtomicBool::new(false));
+        let (with, in_use) = (Unlock::with(&key), VolumeInUse::new(&volume, None));
+        let request = InUseConversion { len: volume.len(), zone: Some(ZONE), rate: None };
+        in_use.may_be_converted(&with, &request)?;
+        match self.convert(store, self.towards, &|_| true) {
+            Err(e) if matches!(e.kind, ErrorKind::Cancelled) => {}
+            begun => begun?,
+        }
+        while_used(&volume, &self.made.plaintext, &|| in_use.convert(&with, &request, &|_, _| {}, &never))
     }
 
     /// Whether the file system is what is there, as any program finds it.
@@ -166,17 +184,19 @@ impl Case {
 /// All cases whose metadata can be found again wherever a sector of them is torn, and a file system that is encrypted.
 pub fn scenarios() -> Vec<Scenario> {
     let cases = CASES.iter().filter(|case| case.name != "leave what is decrypted");
-    cases.map(converted).chain(filesystems().into_iter().map(|(name, plain)| encrypted(name, plain))).collect()
+    let in_use = cases.clone().filter(|case| IN_USE.contains(&&*case.name)).map(|case| converted(case, true));
+    let filesystems = filesystems().into_iter().map(|(name, plain)| encrypted(name, plain));
+    cases.map(|case| converted(case, false)).chain(in_use).chain(filesystems).collect()
 }
 
-fn converted(case: &'static Case) -> Scenario {
+fn converted(case: &'static Case, in_use: bool) -> Scenario {
     Scenario {
         format: "BitLocker",
         verb: if case.becomes == Towards::Plain { Verb::Decrypt } else { Verb::Encrypt },
-        name: case.name.clone(),
+        name: format!("{}{}", case.name, if in_use { " in use" } else { "" }),
         before: case.made.image.clone(),
         plaintext: Some(case.made.plaintext.clone()),
-        act: Box::new(|store| case.begin(store)),
+        act: Box::new(move |store| if in_use { case.in_use(store) } else { case.begin(store) }),
         read: Box::new(|store| Ok(case.plaintext(store))),
         finish: Box::new(|store| {
             case.finish(store, "interrupted");
@@ -220,6 +240,15 @@ fn each_is_converted() {
         case.reads_right(&store, "before");
         case.begin(&store).unwrap_or_else(|e| panic!("{}: {e}", case.name));
         case.is_finished(&store, "at once", true);
+    }
+}
+
+#[test]
+fn each_is_converted_while_it_is_used() {
+    for case in CASES.iter().filter(|case| case.name != "leave what is decrypted") {
+        let store = memory(&case.made.image);
+        case.in_use(&store).unwrap_or_else(|e| panic!("{}: {e}", case.name));
+        case.is_finished(&store, "in use", true);
     }
 }
 

@@ -3,15 +3,15 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::support::shared;
+use crate::support::{shared, while_used};
 use crate::torture::{Scenario, Verb};
 use claviger_engine::formats::luks2::LUKS2;
 use claviger_engine::formats::luks2::reencrypt::{
     self, Beginning, HeaderAndData, Reencryption, ReencryptionRequest, Resilience,
 };
-use claviger_engine::formats::{Format, HeaderAttributes, Unlocked};
+use claviger_engine::formats::{Format, HeaderAttributes, Unlocked, VolumeInUse};
 use claviger_engine::spec::Cost;
-use claviger_engine::store::{InUseReencryption, MemoryStore, SliceStore};
+use claviger_engine::store::{InUseConversion, MemoryStore, SliceStore};
 use claviger_engine::{Advice, Credential, ErrorKind, Result, Secret, Spec, Store, Unlock, Volume};
 use claviger_testkit::random::Random;
 use claviger_testkit::stores::{CachedStore, CrashStore, Depth, Fault, FaultStore, Operation};
@@ -36,8 +36,6 @@ const MOVING: usize = 3 * SMALL_FRONT;
 enum Reencrypting {
     /// A new key, header in front; or from the end on.
     NewKey { backward: bool, resilience: &'static str },
-    /// The same while others read and write the volume.
-    InUse { backward: bool, resilience: &'static str },
     /// Plaintext into ciphertext with the header in a store of its own.
     EncryptDetached { resilience: &'static str },
     /// The other way round.
@@ -48,19 +46,28 @@ enum Reencrypting {
     DecryptInPlace { resilience: &'static str },
 }
 
-const WAYS: [Reencrypting; 12] = [
+const WAYS: [Reencrypting; 10] = [
     Reencrypting::NewKey { backward: false, resilience: "checksum" },
     Reencrypting::NewKey { backward: true, resilience: "checksum" },
     Reencrypting::NewKey { backward: false, resilience: "journal" },
     Reencrypting::NewKey { backward: false, resilience: "none" },
-    Reencrypting::InUse { backward: false, resilience: "checksum" },
-    Reencrypting::InUse { backward: true, resilience: "journal" },
     Reencrypting::EncryptDetached { resilience: "checksum" },
     Reencrypting::EncryptDetached { resilience: "journal" },
     Reencrypting::DecryptDetached { resilience: "checksum" },
     Reencrypting::EncryptInPlace,
     Reencrypting::DecryptInPlace { resilience: "checksum" },
     Reencrypting::DecryptInPlace { resilience: "journal" },
+];
+
+/// What is also done while others use the volume.
+const IN_USE: [Reencrypting; 7] = [
+    Reencrypting::NewKey { backward: false, resilience: "checksum" },
+    Reencrypting::NewKey { backward: true, resilience: "journal" },
+    Reencrypting::EncryptDetached { resilience: "checksum" },
+    Reencrypting::DecryptDetached { resilience: "checksum" },
+    Reencrypting::DecryptDetached { resilience: "journal" },
+    Reencrypting::EncryptInPlace,
+    Reencrypting::DecryptInPlace { resilience: "checksum" },
 ];
 
 const DECRYPT_IN_PLACE: Reencrypting = Reencrypting::DecryptInPlace { resilience: "checksum" };
@@ -91,6 +98,11 @@ impl Bed {
     /// Whether the data move.
     fn moving(&self) -> bool {
         self.all.len() == (5 * SMALL_FRONT) as u64
+    }
+
+    /// The size of a zone, in bytes.
+    fn zone(&self) -> u64 {
+        if self.moving() { SMALL_FRONT as u64 } else { ZONE }
     }
 
     fn header(&self) -> Option<SliceStore> {
@@ -139,12 +151,7 @@ impl Bed {
     fn run(&self, cancel: &AtomicBool, progress: &dyn Fn(u64, u64)) -> Result<()> {
         let credentials = [passphrase()];
         self.with(|stores| {
-            Reencryption::resume(
-                stores,
-                &Unlock::with(&credentials),
-                Some(if self.moving() { SMALL_FRONT as u64 } else { ZONE }),
-            )?
-            .run(progress, cancel)
+            Reencryption::resume(stores, &Unlock::with(&credentials), Some(self.zone()))?.run(progress, cancel)
         })
     }
 }
@@ -187,7 +194,7 @@ impl Reencrypting {
     /// The state before: bytes of both stores, and how many of them are the header's.
     fn before(self) -> (Vec<u8>, usize) {
         match self {
-            Self::NewKey { .. } | Self::InUse { .. } => (volume(self.sector(), false, FRONT, DATA), 0),
+            Self::NewKey { .. } => (volume(self.sector(), false, FRONT, DATA), 0),
             Self::EncryptDetached { .. } => ([vec![0; FRONT], contents(DATA)].concat(), FRONT),
             Self::DecryptDetached { .. } => (volume(self.sector(), true, FRONT, DATA), FRONT),
             // The end is free, as a file system that was made smaller leaves it.
@@ -200,11 +207,7 @@ impl Reencrypting {
 
     /// Bytes of a sector. A disk writes 512 of them whole or not at all: of more it may write a part.
     fn sector(self) -> u32 {
-        if matches!(self, Self::NewKey { resilience: "journal", .. } | Self::InUse { resilience: "journal", .. }) {
-            512
-        } else {
-            4096
-        }
+        if matches!(self, Self::NewKey { resilience: "journal", .. }) { 512 } else { 4096 }
     }
 
     /// The plaintext before and after.
@@ -217,7 +220,7 @@ impl Reencrypting {
 
     fn request(self) -> ReencryptionRequest<'static> {
         let (resilience, backward) = match self {
-            Self::NewKey { backward, resilience } | Self::InUse { backward, resilience } => (resilience, backward),
+            Self::NewKey { backward, resilience } => (resilience, backward),
             Self::EncryptDetached { resilience }
             | Self::DecryptDetached { resilience }
             | Self::DecryptInPlace { resilience } => (resilience, false),
@@ -233,9 +236,7 @@ impl Reencrypting {
         let spec = Spec { cost: cheap(), key_bits: Some(256), sector_size: Some(self.sector()), ..Spec::default() };
         let carry_out = |stores: HeaderAndData<'_>, beginning: Beginning| beginning.edit.carry_out(stores.header);
         bed.with(|stores| match self {
-            Self::NewKey { .. } | Self::InUse { .. } => {
-                carry_out(stores, reencrypt::begin(&stores, &with, &request, false)?)
-            }
+            Self::NewKey { .. } => carry_out(stores, reencrypt::begin(&stores, &with, &request, false)?),
             Self::DecryptDetached { .. } => carry_out(stores, reencrypt::begin(&stores, &with, &request, true)?),
             Self::EncryptDetached { .. } => {
                 let beginning = reencrypt::begin_detached_encryption(&stores, &spec, &credentials, &request)?;
@@ -248,58 +249,22 @@ impl Reencrypting {
         })
     }
 
-    /// Begins it and does it while one thread writes the contents again and another reads them.
+    /// Does it while others use the volume.
     fn in_use(self, bed: &Bed) -> Result<()> {
-        let contents = self.contents();
+        let begins_in_use = matches!(self, Self::NewKey { .. } | Self::DecryptDetached { .. });
+        if !begins_in_use {
+            self.begin(bed)?;
+        }
         let volume = Volume::new(bed.data(), bed.unlocked()?.layout);
-        self.begin(bed)?;
-        let done = AtomicBool::new(false);
-        let reader = || {
-            let mut now = vec![0; contents.len()];
-            while !done.load(Ordering::Relaxed) {
-                volume.read_at(0, &mut now)?;
-                assert!(now == contents, "other bytes");
-            }
-            Ok(())
-        };
-        // Whole sectors, and parts of them.
-        let writer = || -> Result<()> {
-            for pass in 0..2 {
-                for at in (0..contents.len()).step_by(4096) {
-                    let part = &contents[at..][..if pass == 0 { 4096 } else { 100 }];
-                    volume.write_clobbering(at as u64, &mut part.to_vec())?;
-                }
-                volume.flush()?;
-            }
-            Ok(())
-        };
-        let credentials = [passphrase()];
-        let (start, len) = (FRONT as u64, volume.len());
-        let request = InUseReencryption { start, len, zone: Some(ZONE), rate: None };
-        let reencrypter =
-            LUKS2.in_place_converter().and_then(|converter| converter.reencrypter()).expect("there is one");
-        std::thread::scope(|scope| {
-            let (reader, writer) = (scope.spawn(reader), scope.spawn(writer));
-            let never = AtomicBool::new(false);
-            let worked =
-                reencrypter.reencrypt_in_use(&volume, &Unlock::with(&credentials), &request, &|_, _| {}, &never);
-            let written = writer.join().expect("it ends");
-            done.store(true, Ordering::Relaxed);
-            let read: Result<()> = reader.join().expect("it reads the contents");
-            // What failed keeps wrong bytes to itself, also if it is tried again.
-            if worked.is_err() {
-                let with = Unlock::with(&credentials);
-                let again = reencrypter.reencrypt_in_use(&volume, &with, &request, &|_, _| {}, &never);
-                let right = |at: usize| {
-                    let mut now = [0; 4096];
-                    volume.read_at(at as u64, &mut now).is_err() || now[..] == contents[at..][..4096]
-                };
-                assert!((0..contents.len()).step_by(4096).all(right), "after {worked:?} and {again:?}");
-            }
-            worked.and(written).and(read)
-        })?;
-        assert!(read_all(&volume) == contents && volume.conversion().is_none(), "in the volume in use");
-        Ok(())
+        let (header, credentials) = (bed.header().map(shared), [passphrase()]);
+        let (in_use, with) = (VolumeInUse::new(&volume, header.as_ref()), Unlock::with(&credentials));
+        let request = InUseConversion { len: volume.len(), zone: Some(bed.zone()), rate: None };
+        if begins_in_use {
+            in_use.may_be_converted(&with, &request)?;
+            self.begin(bed)?;
+        }
+        let never = AtomicBool::new(false);
+        while_used(&volume, &self.contents(), &|| in_use.convert(&with, &request, &|_, _| {}, &never))
     }
 
     /// The plaintext when all is done.
@@ -323,7 +288,7 @@ fn what_is_written_meanwhile_is_there() {
         let volume = Volume::new(bed.data(), bed.unlocked().expect("it opens").layout);
         let credentials = [passphrase()];
         let with = Unlock::with(&credentials);
-        let request = InUseReencryption { start: FRONT as u64, len: volume.len(), zone: Some(2 * ZONE), rate: None };
+        let request = InUseConversion { len: volume.len(), zone: Some(2 * ZONE), rate: None };
         let done = AtomicBool::new(false);
         let writer = |number: usize| {
             let mut random = Random::new(number as u64);
@@ -344,7 +309,6 @@ fn what_is_written_meanwhile_is_there() {
         let written = std::thread::scope(|scope| {
             let threads = [0, 1].map(|number| scope.spawn(move || writer(number)));
             for _ in 0..5 {
-                let reencrypter = LUKS2.in_place_converter().and_then(|c| c.reencrypter()).expect("there is one");
                 let new =
                     ReencryptionRequest { resilience: Some(resilience), backward, ..ReencryptionRequest::default() };
                 let begun = bed.with(|stores| {
@@ -353,7 +317,7 @@ fn what_is_written_meanwhile_is_there() {
                 });
                 begun.expect("it begins");
                 let never = AtomicBool::new(false);
-                let worked = reencrypter.reencrypt_in_use(&volume, &with, &request, &|_, _| {}, &never);
+                let worked = VolumeInUse::new(&volume, None).convert(&with, &request, &|_, _| {}, &never);
                 worked.expect("nothing fails");
             }
             done.store(true, Ordering::Relaxed);
@@ -383,6 +347,16 @@ fn every_way_comes_to_the_same_contents() {
     }
 }
 
+#[test]
+fn every_way_comes_to_the_same_contents_in_use() {
+    for way in IN_USE {
+        let (before, header) = way.before();
+        let bed = Bed::of(&before, header);
+        way.in_use(&bed).unwrap_or_else(|e| panic!("{way:?}: {e}"));
+        assert!(way.after(&bed) == way.contents(), "{way:?}: done");
+    }
+}
+
 /// Without protection the zone is lost that was being rewritten, and no other.
 #[test]
 fn without_protection_a_crash_loses_one_zone_at_most() {
@@ -405,25 +379,26 @@ fn without_protection_a_crash_loses_one_zone_at_most() {
 pub fn scenarios() -> Vec<Scenario> {
     // Without protection a zone may be lost, as the documentation says.
     let ways = WAYS.into_iter().filter(|way| !matches!(way, Reencrypting::NewKey { resilience: "none", .. }));
-    ways.map(scenario).collect()
+    let in_use = IN_USE.into_iter().map(|way| scenario(way, true));
+    ways.map(|way| scenario(way, false)).chain(in_use).collect()
 }
 
-fn scenario(way: Reencrypting) -> Scenario {
+fn scenario(way: Reencrypting, in_use: bool) -> Scenario {
     let (before, header) = way.before();
     let bed = move |store: &Arc<dyn Store>| Bed::new(Arc::clone(store), header);
     Scenario {
         format: "LUKS2",
         verb: match way {
-            Reencrypting::NewKey { .. } | Reencrypting::InUse { .. } => Verb::Reencrypt,
+            Reencrypting::NewKey { .. } => Verb::Reencrypt,
             Reencrypting::EncryptDetached { .. } | Reencrypting::EncryptInPlace => Verb::Encrypt,
             Reencrypting::DecryptDetached { .. } | Reencrypting::DecryptInPlace { .. } => Verb::Decrypt,
         },
-        name: format!("{way:?}"),
+        name: format!("{way:?}{}", if in_use { " in use" } else { "" }),
         before,
         plaintext: Some(way.contents()),
         act: Box::new(move |store| {
             let bed = bed(store);
-            if matches!(way, Reencrypting::InUse { .. }) {
+            if in_use {
                 return way.in_use(&bed);
             }
             way.begin(&bed)?;
@@ -448,10 +423,10 @@ impl Reencrypting {
         };
         let data = read_all(&*bed.data());
         match self {
-            Self::NewKey { .. } | Self::InUse { .. } => Err(error),
+            Self::NewKey { .. } => Err(error),
             // The header in front is not moved yet, or the data are in clear by now, or a part is in the journal of the detached header
             // alone: going on brings that back, as the error says.
-            Self::DecryptInPlace { resilience } => {
+            Self::DecryptInPlace { resilience } | Self::DecryptDetached { resilience } => {
                 let copy = Bed::of(&read_all(&*bed.all), bed.header);
                 if resilience == "journal" {
                     let _ = copy.resume();
@@ -459,7 +434,6 @@ impl Reencrypting {
                 let data = read_all(&*copy.data());
                 Ok(cut(Bed::of(&data, 0).plaintext().unwrap_or(data)))
             }
-            Self::DecryptDetached { .. } => Ok(cut(data)),
             Self::EncryptDetached { .. } | Self::EncryptInPlace if data.starts_with(&contents) => Ok(contents),
             // The header or the journal is incomplete. Beginning once more completes it.
             Self::EncryptDetached { .. } | Self::EncryptInPlace => {
@@ -489,7 +463,7 @@ impl Reencrypting {
     fn is_done(self, bed: &Bed) -> bool {
         let plain = read_all(&*bed.data()).starts_with(&self.contents());
         match self {
-            Self::NewKey { .. } | Self::InUse { .. } => false,
+            Self::NewKey { .. } => false,
             Self::EncryptDetached { .. } | Self::EncryptInPlace => !plain && bed.plaintext().is_ok(),
             Self::DecryptDetached { .. } | Self::DecryptInPlace { .. } => plain,
         }

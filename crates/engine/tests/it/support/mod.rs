@@ -12,6 +12,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use claviger_crypto::hash;
 use claviger_crypto::modes::AuthenticatedCipher;
@@ -46,6 +47,50 @@ pub fn in_memory(path: &Path) -> Arc<MemoryStore> {
 /// A store, or an `Arc` of one, as formats take it.
 pub fn shared(store: impl Store + 'static) -> Arc<dyn Store> {
     Arc::new(store)
+}
+
+/// Converts a volume while one thread reads its contents and another writes them again, whole sectors and parts of them. If it fails,
+/// what failed keeps wrong bytes to itself, also after another try.
+pub fn while_used(volume: &Volume, contents: &[u8], convert: &dyn Fn() -> Result<()>) -> Result<()> {
+    const BLOCK: usize = 4096;
+    let done = AtomicBool::new(false);
+    let reader = || {
+        let mut now = vec![0; contents.len()];
+        while !done.load(Ordering::Relaxed) {
+            volume.read_at(0, &mut now)?;
+            assert!(now == contents, "other bytes");
+        }
+        Ok(())
+    };
+    let writer = || -> Result<()> {
+        for len in [BLOCK, 100] {
+            for at in (0..contents.len()).step_by(BLOCK) {
+                volume.write_clobbering(at as u64, &mut contents[at..][..len].to_vec())?;
+            }
+            volume.flush()?;
+        }
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        let (reader, writer) = (scope.spawn(reader), scope.spawn(writer));
+        let worked = convert();
+        let written = writer.join().expect("it ends");
+        done.store(true, Ordering::Relaxed);
+        let read: Result<()> = reader.join().expect("it reads the contents");
+        if worked.is_err() {
+            let again = convert();
+            let right = |at: usize| {
+                let mut now = [0; BLOCK];
+                volume.read_at(at as u64, &mut now).is_err() || now[..] == contents[at..][..BLOCK]
+            };
+            assert!((0..contents.len()).step_by(BLOCK).all(right), "after {worked:?} and {again:?}");
+        }
+        worked.and(written).and(read)
+    })?;
+    let mut now = vec![0; contents.len()];
+    volume.read_at(0, &mut now)?;
+    assert!(now == contents && volume.conversion().is_none(), "in the volume in use");
+    Ok(())
 }
 
 /// Unlocks as TrueCrypt, whatever `identify` says.

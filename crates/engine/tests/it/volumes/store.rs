@@ -5,8 +5,8 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::AtomicBool;
 
-use claviger_engine::store::{Access, CountedStore, FileStore, Growth, InUseReencryption, Lender, Loan};
-use claviger_engine::{ErrorKind, Secret, Store};
+use claviger_engine::store::{Access, CountedStore, FileStore, Growth, Handover, InUseConversion, Lender, Loan};
+use claviger_engine::{ErrorKind, Store};
 use claviger_testkit::mounts::LoopDevice;
 use claviger_testkit::tools;
 
@@ -176,13 +176,13 @@ impl Lender for Nobody {
     fn grow(&self, _growth: &Growth) -> std::io::Result<()> {
         Ok(())
     }
-    fn may_reencrypt(&self, _request: &InUseReencryption) -> claviger_engine::Result<()> {
+    fn may_convert(&self, _request: &InUseConversion, _with: &Handover<'_>) -> claviger_engine::Result<()> {
         Ok(())
     }
-    fn reencrypt(
+    fn convert(
         &self,
-        _request: &InUseReencryption,
-        _keys: &[&Secret],
+        _request: &InUseConversion,
+        _with: &Handover<'_>,
         _progress: &dyn Fn(u64, u64),
         _cancel: &AtomicBool,
     ) -> claviger_engine::Result<()> {

@@ -24,10 +24,12 @@ use crate::volume::Volume;
 /// How many bytes are overwritten at a time.
 const WIPED: usize = 1 << 20;
 
-impl Converting {
+impl Converting<'_> {
     pub(super) fn leave(&mut self) -> Result<()> {
         self.forget_keys()?;
         self.put_back()?;
+        self.places.header = 0;
+        self.follow()?;
         // No remains may be mistaken for a volume, whatever happens next.
         for at in self.metadata.copies {
             self.store.write_clobbering(at, &mut vec![0; self.places.sector as usize])?;
@@ -40,7 +42,9 @@ impl Converting {
                 self.store.write_clobbering(at, &mut vec![0; len])?;
             }
         }
-        Ok(self.store.flush()?)
+        self.store.flush()?;
+        self.places.reserved.clear();
+        self.follow()
     }
 
     /// Marks everything as decrypted, and replaces the keys, which could decrypt older copies of the volume, with fresh ones.
@@ -59,7 +63,8 @@ impl Converting {
     }
 
     /// Returns the relocated first sectors to their place.
-    fn put_back(&self) -> Result<()> {
+    fn put_back(&mut self) -> Result<()> {
+        self.close(0..self.places.header);
         let layout = self.places.layout(&self.cipher, &self.metadata, &*self.store)?;
         let mut header = vec![0; self.places.header as usize];
         Volume::new(Arc::clone(&self.store), layout).read_at(0, &mut header)?;

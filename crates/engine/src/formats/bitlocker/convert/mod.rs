@@ -15,7 +15,7 @@ pub(super) mod log;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use claviger_crypto::pool::{Pool, for_each_piece};
 use claviger_crypto::{Secret, SectorCipher};
@@ -30,12 +30,13 @@ use super::{BitLocker, BitLockerHeader, NAME, is_decrypted, is_encrypted, unlock
 use crate::advice::Advice;
 use crate::credential::{Credential, Unlock};
 use crate::error::{Error, ErrorKind, Result};
-use crate::formats::Format;
 use crate::formats::in_place::{InPlaceConversion, InPlaceConverter, InPlaceStores, ReencryptionRequest, Towards};
+use crate::formats::in_use::{self, LiveVolume};
 use crate::formats::takes::{self, Parameter, Purpose, check_opening};
+use crate::formats::{Format, VolumeInUse};
 use crate::random;
 use crate::spec::Spec;
-use crate::store::{SMALLEST_SECTOR, Store};
+use crate::store::{FileStore, Handover, InUseConversion, Lender, SMALLEST_SECTOR, Store};
 use crate::volume::Volume;
 use log::{Log, Record, block_room};
 
@@ -50,11 +51,30 @@ impl InPlaceConverter for BitLocker {
         towards: Option<Towards>,
         request: &ReencryptionRequest<'_>,
     ) -> Result<Box<dyn InPlaceConversion + 'a>> {
-        let converting = wiped(NAME, Converting::new(attached(stores)?, with, towards, request.zone))?;
+        let mut converting = wiped(NAME, Converting::new(attached(stores)?, with, towards, request.zone))?;
+        converting.rate = request.rate;
+        if let Some(lender) = stores.data.file().and_then(FileStore::lender) {
+            converting.lent_by(lender)?;
+        }
         if towards.is_some() {
             request.agreed(&[])?;
         }
         Ok(Box::new(converting))
+    }
+
+    fn convert_in_use(
+        &self,
+        volume: VolumeInUse<'_>,
+        with: &Unlock<'_>,
+        request: &InUseConversion,
+        progress: &dyn Fn(u64, u64),
+        cancel: &AtomicBool,
+    ) -> Result<()> {
+        let mut converting = Converting::new(volume.data(), with, None, request.zone)?;
+        converting.must_be_whole()?;
+        converting.rate = request.rate;
+        converting.live = Some(volume.follow());
+        converting.run(progress, cancel)
     }
 
     fn begin_encryption(
@@ -79,7 +99,7 @@ fn attached<'a>(stores: InPlaceStores<'a>) -> Result<&'a Arc<dyn Store>> {
 }
 
 /// A volume that is being converted, unlocked.
-struct Converting {
+struct Converting<'a> {
     store: Arc<dyn Store>,
     /// The copies of the metadata that were intact and must not change in the meantime.
     read: Vec<Copy>,
@@ -94,9 +114,15 @@ struct Converting {
     log_size: u32,
     /// The maximum size of a zone, in bytes.
     zone: u64,
+    /// The highest rate, in bytes per second.
+    rate: Option<u64>,
     /// The goal of the conversion.
     towards: Towards,
     pool: Pool,
+    /// The process that uses the volume and does the work.
+    lender: Option<&'a dyn Lender>,
+    /// The volume that follows, if this process uses it.
+    live: Option<LiveVolume<'a>>,
 }
 
 /// Returns the contents of the zone whose conversion was interrupted. `None` if there is no log of this program, which only a dirty
@@ -202,7 +228,7 @@ fn malformed_state(what: &str) -> Error {
     Error::new(ErrorKind::Malformed { field: "state", offset: 12, what: what.to_owned() }).hint("Nothing was changed.")
 }
 
-impl Converting {
+impl<'a> Converting<'a> {
     fn new(store: &Arc<dyn Store>, with: &Unlock<'_>, towards: Option<Towards>, zone: Option<u64>) -> Result<Self> {
         check_opening(NAME, &BitLocker(()).takes(), with)?;
         let header = BitLockerHeader::read(store)?;
@@ -262,7 +288,52 @@ impl Converting {
         let to_go = [header.boot.kind, Boot::of(&metadata).kind].contains(&Kind::ToGo);
         let kind = if to_go { Kind::ToGo } else { Kind::Windows7 };
         let (store, read) = (Arc::clone(store), header.copies);
-        Ok(Self { store, read, metadata, kind, places, method, vmk, cipher, log, log_size, zone, towards, pool })
+        let (rate, lender, live) = (None, None, None);
+        Ok(Self {
+            store,
+            read,
+            metadata,
+            kind,
+            places,
+            method,
+            vmk,
+            cipher,
+            log,
+            log_size,
+            zone,
+            rate,
+            towards,
+            pool,
+            lender,
+            live,
+        })
+    }
+
+    /// Leaves the work to the process that uses the volume.
+    ///
+    /// # Errors
+    /// `Unsupported` if the volume cannot be converted in use; those of [`Lender::may_convert`].
+    fn lent_by(&mut self, lender: &'a dyn Lender) -> Result<()> {
+        self.must_be_whole()?;
+        lender.may_convert(&self.asked_for(), &Handover { keys: &[&self.vmk], header: None })?;
+        self.lender = Some(lender);
+        Ok(())
+    }
+
+    fn asked_for(&self) -> InUseConversion {
+        InUseConversion { len: self.places.size, zone: Some(self.zone), rate: self.rate }
+    }
+
+    /// Refuses a volume whose conversion needs more than its zones.
+    fn must_be_whole(&self) -> Result<()> {
+        let why = match () {
+            () if self.metadata.state == State::DIRTY => "its conversion was interrupted by a crash",
+            () if is_decrypted(&self.metadata) => "its data are decrypted already",
+            () if self.store.len() - self.places.size >= self.places.sector => "its file is longer than the volume",
+            () => return Ok(()),
+        };
+        Err(Error::unsupported(format!("converting it while it is in use: {why}"))
+            .hint("Nothing was changed. Unmount it first."))
     }
 
     fn watermark(&self) -> u64 {
@@ -337,6 +408,9 @@ impl Converting {
                 self.pause()?;
                 return Err(Error::from(ErrorKind::Cancelled).advise(Advice::ResumeReencryption));
             }
+            let begun = Instant::now();
+            let part = self.places.plaintext_of(&zone);
+            self.live.iter().for_each(|live| live.close(part.clone(), 0..0));
             let mut bytes = vec![0; (zone.end - zone.start) as usize];
             if let Err(error) = self.store.read_at(zone.start, &mut bytes) {
                 // No data have changed.
@@ -345,11 +419,30 @@ impl Converting {
             }
             self.rewrite(&zone, bytes)?;
             self.advance(&zone, self.towards)?;
+            self.follow()?;
+            if self.rate.is_some() || self.live.as_ref().is_some_and(LiveVolume::in_demand) {
+                in_use::pause(zone.end - zone.start, begun.elapsed(), self.rate, cancel);
+            }
         }
         Ok(())
     }
 
-    fn rewrite(&self, zone: &Range<u64>, stored: Vec<u8>) -> Result<()> {
+    /// Opens the volume in use to requests, with the layout that follows from the state.
+    fn follow(&mut self) -> Result<()> {
+        let Some(live) = &mut self.live else { return Ok(()) };
+        live.open(Some(self.places.layout(&self.cipher, &self.metadata, &*self.store)?), 0..0);
+        Ok(())
+    }
+
+    /// Makes requests to this part of a volume in use wait: its contents are uncertain until it [follows](Self::follow).
+    fn close(&mut self, part: Range<u64>) {
+        if let Some(live) = &mut self.live {
+            live.close(part.clone(), part.clone());
+            live.doubt(part);
+        }
+    }
+
+    fn rewrite(&mut self, zone: &Range<u64>, stored: Vec<u8>) -> Result<()> {
         let mut converted = stored.clone();
         self.crypt(zone, &mut converted, self.towards);
         let marks = match self.towards {
@@ -357,6 +450,7 @@ impl Converting {
             Towards::Plain => self.leave_what_is_plain(&stored, &mut converted),
         };
         self.log.write(&*self.store, zone, &marks)?;
+        self.close(self.places.plaintext_of(zone));
         if let Err(error) = self.store.write_clobbering(zone.start, &mut converted) {
             // Tries to undo an incomplete write; if that fails, the log tells encrypted from plain sectors.
             let mut stored = stored;
@@ -401,7 +495,7 @@ impl Converting {
     }
 }
 
-impl InPlaceConversion for Converting {
+impl InPlaceConversion for Converting<'_> {
     fn progress(&self) -> (u64, u64) {
         let ranges = ranges(&self.places);
         let bytes = |range: &Range<u64>| range.end - range.start;
@@ -411,15 +505,25 @@ impl InPlaceConversion for Converting {
         (if self.towards == Towards::Encrypted { encrypted } else { all - encrypted }, all)
     }
 
-    fn run(mut self: Box<Self>, progress: &dyn Fn(u64, u64), cancel: &AtomicBool) -> Result<()> {
-        if !self.store.writable() {
-            return Err(Error::misuse("it was opened read-only; nothing was changed"));
-        }
-        wiped(NAME, self.convert(progress, cancel))
+    fn run(self: Box<Self>, progress: &dyn Fn(u64, u64), cancel: &AtomicBool) -> Result<()> {
+        (*self).run(progress, cancel)
     }
 }
 
-impl Converting {
+impl Converting<'_> {
+    fn run(mut self, progress: &dyn Fn(u64, u64), cancel: &AtomicBool) -> Result<()> {
+        if !self.store.writable() {
+            return Err(Error::misuse("it was opened read-only; nothing was changed"));
+        }
+        let Some(lender) = self.lender else { return wiped(NAME, self.convert(progress, cancel)) };
+        // The state says where to go.
+        self.pause()?;
+        if cancel.load(Ordering::Relaxed) {
+            return Err(Error::from(ErrorKind::Cancelled).advise(Advice::ResumeReencryption));
+        }
+        lender.convert(&self.asked_for(), &Handover { keys: &[&self.vmk], header: None }, progress, cancel)
+    }
+
     fn convert(&mut self, progress: &dyn Fn(u64, u64), cancel: &AtomicBool) -> Result<()> {
         // A volume that is already decrypted only needs its format removed.
         if self.towards == Towards::Encrypted || !is_decrypted(&self.metadata) {
@@ -438,7 +542,7 @@ impl Converting {
     }
 }
 
-impl Converting {
+impl Converting<'_> {
     /// Overwrites the old place of the relocated first sectors with noise. Vista has its own first sectors there, and To Go the
     /// discovery volume.
     fn hide_header(&self) -> Result<()> {

@@ -33,6 +33,8 @@ pub struct Beginning {
     pub edit: Edit,
     /// The keyslots that open only the old key and are removed with it.
     pub ending: Vec<u32>,
+    /// The key of the volume until now, if there is one.
+    pub key: Option<Secret>,
 }
 
 /// Begins a reencryption with another volume key, and another cipher or sector size if asked for. The new key gets a keyslot for
@@ -81,10 +83,11 @@ pub fn begin(
     let digest = opened.digest;
     let ending = header.metadata.digests[&digest].keyslots.iter().map(|id| id.0);
     let ending = ending.filter(|slot| Some(*slot) != opened.keyslot).collect();
+    let key = Some(Secret::copy_from(&opened.key));
     let keys = VolumeKeys { previous: Some(opened.key), last: new.map(|(_, key)| key), same: false };
     plan.put(&mut metadata, header.binary.hdr_size, request, &keys, stores.data.len())?;
     steps.extend(write::steps(stores.header, &header, header.binary.clone(), &metadata)?);
-    Ok(Beginning { edit: Edit::new(steps).made_for(header.seen), ending })
+    Ok(Beginning { edit: Edit::new(steps).made_for(header.seen), ending, key })
 }
 
 /// Begins to encrypt plaintext into a volume with a detached header, whose store must be empty. `first` opens the volume then.
@@ -99,7 +102,7 @@ pub fn begin_detached_encryption(
 ) -> Result<Beginning> {
     let image = encryption_header(stores.header.len(), stores.data, spec, first, request, None)?;
     doubts::must_be_empty(stores.header, image.len() as u64)?;
-    Ok(Beginning { edit: Edit::new(image_steps(&image)?), ending: Vec::new() })
+    Ok(Beginning { edit: Edit::new(image_steps(&image)?), ending: Vec::new(), key: None })
 }
 
 /// Begins to decrypt a volume with its header in front. The header moves to a store of its own, as long as header and keyslots, and

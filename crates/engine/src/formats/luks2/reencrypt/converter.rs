@@ -4,11 +4,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::{
     Beginning, HeaderAndData, Reencryption, ReencryptionState, VolumeKeys, begin, begin_decryption,
-    begin_detached_encryption, begin_encryption, header_len, in_use, moves_header, status,
+    begin_detached_encryption, begin_encryption, header_len, moves_header, status,
 };
+use claviger_crypto::Secret;
+
 use crate::advice::Advice;
 use crate::credential::{Credential, Unlock};
 use crate::error::{Error, ErrorKind, Result};
+use crate::formats::VolumeInUse;
 use crate::formats::in_place::{
     InPlaceConversion, InPlaceConverter, InPlaceStores, Reencrypter, ReencryptionRequest, Towards,
 };
@@ -16,8 +19,7 @@ use crate::formats::luks2::Luks2;
 use crate::formats::luks2::metadata::{MetadataSegment, Size};
 use crate::formats::luks2::read::{ReadHeader, read};
 use crate::spec::Spec;
-use crate::store::{FileStore, InUseReencryption, Lender, Store};
-use crate::volume::Volume;
+use crate::store::{FileStore, Handover, InUseConversion, Lender, Store};
 
 /// The size of the store of a new detached header, in bytes: cryptsetup's default.
 const NEW_HEADER: u64 = 16 << 20;
@@ -31,7 +33,7 @@ impl InPlaceConverter for Luks2 {
         request: &ReencryptionRequest<'_>,
     ) -> Result<Box<dyn InPlaceConversion + 'a>> {
         let both = HeaderAndData::of(stores);
-        lender_must_follow(&both, towards, request)?;
+        must_be_possible_in_use(&both, towards, request)?;
         let ending = match towards {
             // Half a header, left by an interruption, cannot be read.
             Some(Towards::Plain) if both.detached && moves_header(both.header, both.data)? => {
@@ -54,13 +56,26 @@ impl InPlaceConverter for Luks2 {
         request: &ReencryptionRequest<'_>,
     ) -> Result<()> {
         let both = HeaderAndData::of(stores);
-        lender_must_follow(&both, Some(Towards::Encrypted), request)?;
+        must_be_possible_in_use(&both, Some(Towards::Encrypted), request)?;
         if both.detached {
             return carry_out(begin_detached_encryption(&both, spec, first, request)?, &both, request).map(drop);
         }
         let room = request.room.ok_or_else(|| Error::misuse("the header needs room"))?;
         request.agreed(&[])?;
         begin_encryption(both.data, room, spec, first, request)
+    }
+
+    fn convert_in_use(
+        &self,
+        volume: VolumeInUse<'_>,
+        with: &Unlock<'_>,
+        request: &InUseConversion,
+        progress: &dyn Fn(u64, u64),
+        cancel: &AtomicBool,
+    ) -> Result<()> {
+        let stores = HeaderAndData::of(InPlaceStores { data: volume.data(), header: volume.header() });
+        let reencryption = Reencryption::resume(stores, with, None)?.at_rate(request.rate);
+        reencryption.followed_by(&volume, request.zone)?.run(progress, cancel)
     }
 
     fn reencrypter(&self) -> Option<&dyn Reencrypter> {
@@ -87,49 +102,35 @@ impl Reencrypter for Luks2 {
         request: &ReencryptionRequest<'_>,
     ) -> Result<Box<dyn InPlaceConversion + 'a>> {
         let both = HeaderAndData::of(stores);
-        lender_must_follow(&both, None, request)?;
+        must_be_possible_in_use(&both, None, request)?;
         let ending = carry_out(begin(&both, with, request, false)?, &both, request)?;
         resumed(both, with, request, ending)
     }
-
-    fn may_reencrypt_in_use(&self, volume: &Volume, request: &InUseReencryption) -> Result<()> {
-        in_use::must_follow(volume, request)
-    }
-
-    fn reencrypt_in_use(
-        &self,
-        volume: &Volume,
-        with: &Unlock<'_>,
-        request: &InUseReencryption,
-        progress: &dyn Fn(u64, u64),
-        cancel: &AtomicBool,
-    ) -> Result<()> {
-        in_use::run(volume, with, request, progress, cancel)
-    }
 }
 
-/// If the volume is in use by a process that lends it: asks whether it can follow, before anything is changed.
-fn lender_must_follow(
+/// If the volume is in use by a process that lends it: refuses what that process cannot do, before anything is changed.
+fn must_be_possible_in_use(
     stores: &HeaderAndData<'_>,
     towards: Option<Towards>,
     request: &ReencryptionRequest<'_>,
 ) -> Result<()> {
-    let Some(lender) = lender(stores) else { return Ok(()) };
-    let refused = |why: &str| {
-        Err(Error::unsupported(format!("reencrypting it while it is in use: {why}"))
-            .hint("Unmount it first. Nothing was changed."))
+    const BEGIN_FIRST: &str =
+        "Unmount it, begin with --decrypt --init-only, mount it with --header, and continue with --resume.";
+    const UNMOUNT: &str = "Unmount it first.";
+    if lender(stores).is_none() {
+        return Ok(());
+    }
+    let (why, hint) = match towards {
+        _ if stores.detached && stores.header.file().is_none() => ("its header is in a remote store", UNMOUNT),
+        Some(Towards::Encrypted) => ("it already is a volume", "To continue an encryption, use --resume."),
+        Some(Towards::Plain) if !stores.detached || moves_header(stores.header, stores.data)? => {
+            ("the decryption moves its header to a separate file", BEGIN_FIRST)
+        }
+        _ if request.resilience == Some("none") => ("its zones would have no protection", UNMOUNT),
+        _ => return Ok(()),
     };
-    match towards {
-        _ if stores.detached => return refused("its header is detached"),
-        Some(Towards::Encrypted) => return refused("it already is a volume"),
-        Some(Towards::Plain) => return refused("it needs another file for the header"),
-        None => {}
-    }
-    if request.resilience == Some("none") {
-        return refused("its zones would have no protection");
-    }
-    let header = read(stores.header)?;
-    lender.may_reencrypt(&asked_for(&header, stores, request)?)
+    let what = format!("reencrypting it while it is in use: {why}");
+    Err(Error::unsupported(what).hint(format!("Nothing was changed. {hint}")))
 }
 
 /// The process that lends the data, if the volume is in use.
@@ -142,15 +143,14 @@ fn asked_for(
     header: &ReadHeader,
     stores: &HeaderAndData<'_>,
     request: &ReencryptionRequest<'_>,
-) -> Result<InUseReencryption> {
-    let start = header.metadata.segments.values().map(|segment| segment.offset.0).min().unwrap_or_default();
+) -> Result<InUseConversion> {
     let stored = stores.data.len();
     let len = match (ReencryptionState::of(&header.metadata, stored)?, header.metadata.segments.values().next()) {
         (Some(state), _) => state.size,
         (None, Some(MetadataSegment { size: Size::Fixed(size), .. })) => *size,
-        (None, _) => stored.saturating_sub(start),
+        (None, segment) => stored.saturating_sub(segment.map_or(0, |segment| segment.offset.0)),
     };
-    Ok(InUseReencryption { start, len, zone: request.zone, rate: request.rate })
+    Ok(InUseConversion { len, zone: request.zone, rate: request.rate })
 }
 
 impl<'a> HeaderAndData<'a> {
@@ -159,11 +159,20 @@ impl<'a> HeaderAndData<'a> {
     }
 }
 
-/// Begins it, once the caller consents. Returns the keyslots that will be removed.
+/// Begins it, once the process that uses the volume, if there is one, and the caller agree. Returns the keyslots that will be
+/// removed.
 fn carry_out(beginning: Beginning, stores: &HeaderAndData<'_>, request: &ReencryptionRequest<'_>) -> Result<Vec<u32>> {
+    if let (Some(lender), Some(key)) = (lender(stores), &beginning.key) {
+        let asked = asked_for(&read(stores.header)?, stores, request)?;
+        lender.may_convert(&asked, &handover(stores, &[key]))?;
+    }
     request.agreed(&beginning.ending)?;
     beginning.edit.carry_out(stores.header)?;
     Ok(beginning.ending)
+}
+
+fn handover<'a>(stores: &HeaderAndData<'a>, keys: &'a [&'a Secret]) -> Handover<'a> {
+    Handover { keys, header: stores.header.file().filter(|_| stores.detached) }
 }
 
 fn resumed<'a>(
@@ -185,7 +194,7 @@ struct Begun<'a> {
     reencryption: Reencryption<'a>,
     ending: Vec<u32>,
     /// The process that uses the volume and does the work, and what it is asked for.
-    by_lender: Option<(&'a dyn Lender, InUseReencryption)>,
+    by_lender: Option<(&'a dyn Lender, InUseConversion)>,
 }
 
 impl InPlaceConversion for Begun<'_> {
@@ -204,8 +213,9 @@ impl InPlaceConversion for Begun<'_> {
             return Err(Error::from(ErrorKind::Cancelled).advise(Advice::ResumeReencryption));
         }
         let VolumeKeys { previous, last, same } = &self.reencryption.keys;
+        let stores = &self.reencryption.record.stores;
         let last = last.as_ref().filter(|_| !same);
         let keys: Vec<_> = [previous.as_ref(), last].into_iter().flatten().collect();
-        lender.reencrypt(&request, &keys, progress, cancel)
+        lender.convert(&request, &handover(stores, &keys), progress, cancel)
     }
 }

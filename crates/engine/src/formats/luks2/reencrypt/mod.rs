@@ -22,7 +22,6 @@ mod begin;
 mod converter;
 mod doubts;
 mod front;
-mod in_use;
 mod keys;
 pub(super) mod moving;
 mod proof;
@@ -46,11 +45,11 @@ use crate::advice::{Advice, Warning};
 use crate::credential::{Credential, Unlock};
 use crate::edit::{Edit, Seen, Step};
 use crate::error::{Error, ErrorKind, Result};
+use crate::formats::in_use::{LiveVolume, VolumeInUse, pause};
 use crate::formats::luks::data_elsewhere;
 use crate::memory;
 use crate::store::Store;
 use crate::volume::Layout;
-use in_use::Live;
 use keys::Ciphers;
 use state::{What, wrong};
 use zone::{Room, Zone};
@@ -69,6 +68,12 @@ const ZONE: u64 = 32 << 20;
 
 /// The default size with protection and ample memory for two zones, in bytes: each zone takes four flushes.
 const LARGE_ZONE: u64 = 128 << 20;
+
+/// The default size in use: requests to a zone wait while it is rewritten.
+const IN_USE_ZONE: u64 = 16 << 20;
+
+/// The largest size in use.
+const LARGEST_IN_USE_ZONE: u64 = 64 << 20;
 
 /// How many bytes are overwritten with random ones at a time.
 const WIPED: u64 = 1 << 20;
@@ -112,10 +117,8 @@ struct Record<'a> {
     state: ReencryptionState,
     /// Whether more is done than the header on the disk says.
     unsaid: bool,
-    /// The zone being written, until the header says that it is done.
-    in_doubt: Option<Range<u64>>,
     /// The volume that follows, if it is in use.
-    live: Option<Live<'a>>,
+    live: Option<LiveVolume<'a>>,
 }
 
 /// How far a reencryption has come.
@@ -150,13 +153,35 @@ impl<'a> Reencryption<'a> {
             return Err(Error::misuse(what));
         }
         let pool = Pool::for_this_machine(Duration::ZERO);
-        let record = Record { stores, header, state, unsaid: false, in_doubt: None, live: None };
+        let record = Record { stores, header, state, unsaid: false, live: None };
         Ok(Self { record, ciphers, keys, pool, zone, rate: None, spare: Room::default() })
     }
 
     /// Limits the rate, in bytes per second.
     pub fn at_rate(self, rate: Option<u64>) -> Self {
         Self { rate, ..self }
+    }
+
+    /// Lets a volume in use follow, and limits its zones to `zone` bytes.
+    ///
+    /// # Errors
+    /// `Misuse` if it could not follow.
+    fn followed_by(mut self, volume: &VolumeInUse<'a>, zone: Option<u64>) -> Result<Self> {
+        let state = &self.record.state;
+        let refused = match state {
+            ReencryptionState { hot: Some(_), .. } => Some("it was interrupted in the middle of a zone"),
+            ReencryptionState { resilience: Resilience::None, .. } => Some("its zones have no protection"),
+            ReencryptionState { size, .. } if *size != volume.len() => {
+                Some("its header has another size than the volume in use")
+            }
+            _ => None,
+        };
+        if let Some(why) = refused {
+            return Err(Error::misuse(why));
+        }
+        self.zone = zone.unwrap_or(IN_USE_ZONE).next_multiple_of(state.alignment()).min(LARGEST_IN_USE_ZONE);
+        self.record.live = Some(volume.follow());
+        Ok(self)
     }
 
     /// Returns the progress.
@@ -203,24 +228,13 @@ impl<'a> Reencryption<'a> {
                     Zone::prepare(state, stores, &self.ciphers, at, Room::default(), &self.pool)?
                 }
             };
-            let hurry = self.rate.is_none() && !self.record.live.as_ref().is_some_and(Live::in_demand);
+            let hurry = self.rate.is_none() && !self.record.live.as_ref().is_some_and(LiveVolume::in_demand);
             ahead = self.step(zone, hurry)?;
             if !hurry {
-                self.pause(len, begun.elapsed(), cancel);
+                pause(len, begun.elapsed(), self.rate, cancel);
             }
         }
         self.record.say_done()
-    }
-
-    /// Waits after work on a zone of `len` bytes: as the rate demands, or for other requests.
-    fn pause(&self, len: u64, work: Duration, cancel: &AtomicBool) {
-        const TICK: Duration = Duration::from_millis(50);
-        let until_rate = self.rate.map(|rate| Duration::from_secs_f64(len as f64 / rate.max(1) as f64));
-        let mut left = until_rate.map_or_else(|| in_use::pause_after(work), |whole| whole.saturating_sub(work));
-        while !left.is_zero() && !cancel.load(Ordering::Relaxed) {
-            thread::sleep(left.min(TICK));
-            left = left.saturating_sub(TICK);
-        }
     }
 
     /// Finishes the zone that was being rewritten at an interruption.
@@ -241,7 +255,9 @@ impl<'a> Reencryption<'a> {
         let after = ReencryptionState { hot: None, done: record.state.done_with(&at), ..record.state.copy() };
         let next = if hurry { next_zone(&after, self.zone) } else { None };
         let closed = next.as_ref().map_or(at.clone(), |next| at.start.min(next.start)..at.end.max(next.end));
-        record.live.iter().for_each(|live| live.close(closed.clone(), 0..0));
+        if next.is_some() {
+            record.live.iter().for_each(|live| live.close(closed.clone(), 0..0));
+        }
         // If the data move, the next zone may lie where this one is written.
         let goes = record.state.written_at(&at);
         let from = next.as_ref().map(|next| after.read_at(next));
@@ -299,8 +315,8 @@ impl Record<'_> {
     }
 
     /// Gives the volume in use the layout that follows from the state. Writes to the zone `next` still wait.
-    fn follow(&self, ciphers: &Ciphers, next: Range<u64>) -> Result<()> {
-        let Some(live) = &self.live else { return Ok(()) };
+    fn follow(&mut self, ciphers: &Ciphers, next: Range<u64>) -> Result<()> {
+        let Some(live) = &mut self.live else { return Ok(()) };
         live.open(Some(recovery::layout(&self.state, &self.stores, ciphers)?), next);
         Ok(())
     }
@@ -311,7 +327,7 @@ impl Record<'_> {
             return Ok(());
         }
         zone.write_protection(&self.state, &self.stores)?;
-        self.in_doubt = Some(zone.at.clone());
+        self.live.iter_mut().for_each(|live| live.doubt(zone.at.clone()));
         self.state.hot = Some(zone.at.clone());
         self.say()
     }
@@ -327,7 +343,6 @@ impl Record<'_> {
     fn say_done(&mut self) -> Result<()> {
         if self.unsaid {
             self.say()?;
-            self.in_doubt = None;
         }
         Ok(())
     }
@@ -374,17 +389,6 @@ impl Record<'_> {
         self.header.metadata = metadata;
         (self.header.primary, self.header.secondary) = (Luks2CopyState::Current, Luks2CopyState::Current);
         Ok(())
-    }
-}
-
-impl Drop for Record<'_> {
-    /// Opens the volume in use to all requests, except for a zone whose contents are uncertain.
-    fn drop(&mut self) {
-        match (&self.live, self.in_doubt.clone()) {
-            (Some(live), Some(zone)) => live.fail(zone),
-            (Some(live), None) => live.open(None, 0..0),
-            (None, _) => {}
-        }
     }
 }
 
