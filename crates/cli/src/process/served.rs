@@ -8,7 +8,7 @@ use std::time::SystemTime;
 use claviger_engine::formats::{self, Facts};
 use claviger_engine::opening::OpenVolume;
 use claviger_engine::store::{Access, Bypass, CountedStore};
-use claviger_engine::volume::Volume;
+use claviger_engine::volume::{Volume, VolumeEncryption};
 use claviger_engine::{Error, Result, Store};
 use claviger_serve::mount;
 use claviger_serve::sessions::{Live, Process, SessionRecord, SessionSocket, Status};
@@ -166,6 +166,7 @@ pub fn answer(
         damage_prevented: store.damage_prevented(),
         locked: locked.as_ref().is_some_and(|locked| locked()),
         size: Some(store.len()),
+        encryption: store.volume().and_then(Volume::converted),
         reencryption: store.volume().and_then(Volume::conversion),
     };
     let mut answering = vec![live.answer(move || counted.upgrade().map(&status).unwrap_or_default())?];
@@ -182,15 +183,15 @@ pub fn answer(
 
 /// The session record of a volume, or of a file without decryption, which this process serves from now on.
 pub fn record(path: &Path, facts: Option<&Facts>, size: u64) -> anyhow::Result<SessionRecord> {
-    const NONE: &str = "none";
+    let VolumeEncryption { format, cipher, mode } = facts.map_or_else(VolumeEncryption::none, Facts::encryption);
     Ok(SessionRecord {
         volume: remote::absolute(path)?,
         dir: None,
         uri: None,
         filesystem: None,
-        format: facts.map_or(NONE, |facts| facts.format).to_owned(),
-        cipher: facts.map_or(NONE, |facts| &facts.cipher).to_owned(),
-        mode: facts.map_or(NONE, |facts| &facts.mode).to_owned(),
+        format,
+        cipher,
+        mode,
         size,
         read_only: false,
         since: SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |t| t.as_secs()),

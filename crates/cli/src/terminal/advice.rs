@@ -55,6 +55,14 @@ pub fn with_volume(text: &str) -> String {
     }
 }
 
+/// The text with the volume of the command line in the place of `VOLUME` in commands that work on the header alone.
+pub fn with_header(text: &str) -> String {
+    match &session().volume {
+        Some(named) => filled_in(text, &named.header),
+        None => text.to_owned(),
+    }
+}
+
 /// The text with the volume at `path` in the place of `VOLUME` in this program's commands.
 pub fn about(text: &str, path: &Path) -> String {
     let named = NamedVolume::of(&["--".into(), path.into()]);

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 use std::time::Duration;
 
-use claviger_engine::volume::ConversionProgress;
+use claviger_engine::volume::{ConversionProgress, VolumeEncryption};
 use claviger_serve::key_process::locking;
 use claviger_serve::sessions::{Runtime, Session, SessionRecord, Status, escape};
 use serde::Serialize;
@@ -61,9 +61,15 @@ impl One {
             (true, Some(_)) => "alive",
         };
         let lockable = alive && locking::look(&session.folder).is_ok();
-        // It may have grown since.
-        let size = status.as_mut().and_then(|status| status.size.take()).unwrap_or(session.record.size);
-        Self { record: SessionRecord { size, ..session.record }, state, lockable, status }
+        // It may have grown or been converted since.
+        let mut record = session.record;
+        if let Some(Status { size, encryption, .. }) = &mut status {
+            record.size = size.take().unwrap_or(record.size);
+            if let Some(VolumeEncryption { format, cipher, mode }) = encryption.take() {
+                (record.format, record.cipher, record.mode) = (format, cipher, mode);
+            }
+        }
+        Self { record, state, lockable, status }
     }
 }
 
@@ -92,7 +98,13 @@ impl Report for List {
                 line("file system", filesystem.clone())?;
             }
             line("format", record.format.clone())?;
-            line("cipher", format!("{} in {} mode", record.cipher, record.mode))?;
+            line(
+                "cipher",
+                match &*record.cipher {
+                    VolumeEncryption::NONE => "none: not encrypted".to_owned(),
+                    cipher => format!("{cipher} in {} mode", record.mode),
+                },
+            )?;
             let access = if record.read_only { ", read-only" } else { "" };
             line("size", format!("{}{access}", size::exact(record.size)))?;
             line("since", date(record.since.cast_signed()))?;
@@ -106,10 +118,10 @@ impl Report for List {
                     line("protection", "a write that would have damaged the hidden volume was refused".to_owned())?;
                 }
             }
-            if let Some(progress) = status.and_then(|status| status.reencryption) {
+            if let Some(progress) = status.as_ref().and_then(|status| status.reencryption) {
                 line("reencrypting", progress_in_words(progress))?;
             }
-            if status.is_some_and(|status| status.locked) {
+            if status.as_ref().is_some_and(|status| status.locked) {
                 line("locked", format!("its keys are forgotten; to unlock: {}", suggested("unlock")))?;
             }
             match *state {

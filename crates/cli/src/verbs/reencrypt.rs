@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use claviger_engine::filesystems;
-use claviger_engine::formats::{self, InPlaceStores, Reencrypter};
+use claviger_engine::formats::{self, InPlaceStores, Reencrypter, Towards};
 use claviger_engine::internal::files;
 use claviger_engine::store::{Access, Bypass, FileStore};
 use claviger_engine::{Credential, Error, ErrorKind, Result, Store, Unlock};
@@ -30,7 +30,7 @@ use crate::process::key_process::{InKeyProcess, KeyProcessArgs, Started, Which};
 use crate::terminal::exit::Silent;
 use crate::terminal::file_name::FileName;
 use crate::terminal::output::{self, Report, warn};
-use crate::terminal::{cancel, prompt, size};
+use crate::terminal::{advice, cancel, prompt, size};
 use crate::verbs::create::protectors::{ProtectorArgs, ProtectorReport};
 use conversion::{Convertible, carry_out};
 
@@ -186,6 +186,8 @@ struct Reencrypted {
     path: FileName,
     /// Whether the reencryption is complete.
     finished: bool,
+    #[serde(skip)]
+    towards: Option<Towards>,
     /// The size of the rewritten data, in bytes.
     size: u64,
     /// The time that took, in seconds.
@@ -356,17 +358,34 @@ impl Args {
 
 impl Report for Reencrypted {
     fn text(&self, out: &mut dyn Write) -> io::Result<()> {
-        let Self { path, finished, size, seconds, ended_keyslots, protectors: _ } = self;
+        let Self { path, finished, towards, size, seconds, ended_keyslots, protectors: _ } = self;
         let path = output::printable(path);
         if !finished {
-            return writeln!(out, "{path}: started. To continue: claviger reencrypt --resume");
+            let resume = advice::with_volume("To continue: `claviger reencrypt --resume VOLUME`.");
+            return writeln!(out, "{path}: started. {resume}");
         }
         let rate = *size as f64 / seconds.max(1e-3) / 1e6;
-        writeln!(out, "{path}: done, {} in {seconds:.1} s, {rate:.0} MB/s.", size::short(*size))?;
+        let what = match towards {
+            Some(Towards::Encrypted) => "encrypted",
+            Some(Towards::Plain) => "decrypted",
+            None => "reencrypted",
+        };
+        writeln!(out, "{path}: {what}, {} in {seconds:.1} s, {rate:.0} MB/s.", size::short(*size))?;
         if !ended_keyslots.is_empty() {
             let slots: Vec<_> = ended_keyslots.iter().map(u32::to_string).collect();
             writeln!(out, "Keyslots {} were removed with the old key.", slots.join(", "))?;
         }
-        writeln!(out, "Earlier header backups no longer work. Destroy them, and make a new one.")
+        let next = match towards {
+            Some(Towards::Plain) => {
+                "It is plaintext now. Destroy its header backups: they still hold the old key.".to_owned()
+            }
+            Some(Towards::Encrypted) => {
+                advice::with_header("Now back up the header: `claviger header backup VOLUME FILE`.")
+            }
+            None => advice::with_header(
+                "Earlier header backups no longer work. Destroy them, and make a new one: `claviger header backup VOLUME FILE`.",
+            ),
+        };
+        writeln!(out, "{next}")
     }
 }

@@ -5,7 +5,7 @@ use std::fmt::{self, Display};
 
 use serde::{Serialize, Serializer};
 
-use crate::volume::Layout;
+use crate::volume::{Layout, VolumeEncryption};
 
 /// Facts about an unlocked volume.
 #[derive(Clone, Debug, Serialize)]
@@ -136,6 +136,11 @@ impl Facts {
     /// [`Facts::hash`] for people: `none` if there is none.
     pub fn hash_name(&self) -> Cow<'static, str> {
         self.hash.clone().unwrap_or(NONE.into())
+    }
+
+    /// How the volume is encrypted.
+    pub fn encryption(&self) -> VolumeEncryption {
+        VolumeEncryption { format: self.format.to_owned(), cipher: self.cipher.clone(), mode: self.mode.clone() }
     }
 
     /// The facts that every volume has; the others are unset. `layout` describes the plaintext.

@@ -164,6 +164,9 @@ pub trait InPlaceConversion {
     /// How many bytes are converted, and how many there are.
     fn progress(&self) -> (u64, u64);
 
+    /// Its goal; `None` for a volume that only gets another key.
+    fn towards(&self) -> Option<Towards>;
+
     /// The keyslots that open only the old key and are removed with it.
     fn ending(&self) -> &[u32] {
         &[]

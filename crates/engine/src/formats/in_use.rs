@@ -12,11 +12,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::{Format, InPlaceConverter, convertible};
+use super::{Facts, Format, Header, InPlaceConverter, convertible};
 use crate::credential::Unlock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::{InUseConversion, Store};
-use crate::volume::{Closed, ConversionProgress, Layout, Payload, Segment, Volume};
+use crate::volume::{Closed, ConversionProgress, Layout, Payload, Segment, Volume, VolumeEncryption};
 
 /// How long a pause for other requests lasts, compared to the work on the zone before it.
 const PAUSE: u32 = 2;
@@ -46,13 +46,7 @@ impl<'a> VolumeInUse<'a> {
     /// `Unsupported` and `Misuse`, with the reason; those of opening the header.
     pub fn may_be_converted(&self, with: &Unlock<'_>, request: &InUseConversion) -> Result<()> {
         must_follow(self.volume, request)?;
-        let (format, _) = self.convertible()?;
-        let data = self.volume.store();
-        let header = match self.header {
-            Some(header) => format.open_detached(header, data)?,
-            None => format.open(data)?,
-        };
-        must_match(self.volume, header.unlock(with)?.layout)
+        must_match(self.volume, self.opened()?.unlock(with)?.layout)
     }
 
     /// Carries out or resumes the conversion of the volume while it is read and written: up to the end, or until `cancel` is set.
@@ -80,11 +74,33 @@ impl<'a> VolumeInUse<'a> {
         };
         let done = converter.convert_in_use(*self, with, request, &report, cancel);
         self.volume.set_conversion(None);
+        if done.is_ok() {
+            self.volume.set_converted(self.facts(with).map_or_else(VolumeEncryption::none, |facts| facts.encryption()));
+        }
         // The system reports a failed write-back once, and it may have been that of another request.
         if let (Err(Error { kind: ErrorKind::Io(_), .. }), Some(file)) = (&done, self.volume.file()) {
             file.next_flush_fails();
         }
         done
+    }
+
+    /// Facts about the volume, unless it is plaintext now. One of its keys may be gone.
+    fn facts(&self, with: &Unlock<'_>) -> Option<Facts> {
+        let encrypted = |segment: &Segment| matches!(segment.payload, Payload::Crypt { .. });
+        if !self.volume.layout().segments().iter().any(encrypted) {
+            return None;
+        }
+        let header = self.opened().ok()?;
+        let alone = |key| header.unlock(&Unlock { credentials: std::slice::from_ref(key), ..*with }).ok();
+        with.credentials.iter().find_map(alone).map(|unlocked| unlocked.facts)
+    }
+
+    fn opened(&self) -> Result<Box<dyn Header>> {
+        let (format, _) = self.convertible()?;
+        match self.header {
+            Some(header) => format.open_detached(header, self.volume.store()),
+            None => format.open(self.volume.store()),
+        }
     }
 
     fn convertible(&self) -> Result<(&'static dyn Format, &'static dyn InPlaceConverter)> {

@@ -49,6 +49,8 @@ pub struct Volume {
     in_flight: Shards<Requests>,
     /// The conversion of the volume while it is in use.
     conversion: Mutex<Option<ConversionProgress>>,
+    /// How it is encrypted since it was converted.
+    converted: Mutex<Option<VolumeEncryption>>,
     /// Held alone during the read-modify-write of a sector without a tag, and shared by everything else. Otherwise a whole-sector
     /// write in between would be undone, and a read could see half of the change, which in CBC garbles the neighbouring bytes.
     partial: SharedLock,
@@ -67,6 +69,28 @@ pub struct ConversionProgress {
     pub size: u64,
     /// How long the rest takes at the rate so far, in seconds, once there is one.
     pub seconds_left: Option<u64>,
+}
+
+/// How a volume is encrypted, for people.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct VolumeEncryption {
+    /// Name of the format.
+    pub format: String,
+    /// Cipher or cascade.
+    pub cipher: String,
+    /// Mode of operation.
+    pub mode: String,
+}
+
+impl VolumeEncryption {
+    /// What every part is called if the data are plaintext.
+    pub const NONE: &str = "none";
+
+    /// That of plaintext.
+    pub fn none() -> Self {
+        let [format, cipher, mode] = [Self::NONE; 3].map(str::to_owned);
+        Self { format, cipher, mode }
+    }
 }
 
 /// The requests of some threads.
@@ -138,6 +162,7 @@ impl Volume {
             pool: None,
             in_flight,
             conversion: Mutex::default(),
+            converted: Mutex::default(),
             partial,
             protection: Protection { prevented: AtomicBool::new(false), writing },
         }
@@ -186,6 +211,16 @@ impl Volume {
     /// The progress of the conversion while it is in use, if there is one.
     pub fn conversion(&self) -> Option<ConversionProgress> {
         *self.conversion.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How it is encrypted now, if it was converted while it is in use.
+    pub fn converted(&self) -> Option<VolumeEncryption> {
+        self.converted.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Sets what [`Volume::converted`] returns.
+    pub(crate) fn set_converted(&self, encryption: VolumeEncryption) {
+        *self.converted.lock().unwrap_or_else(PoisonError::into_inner) = Some(encryption);
     }
 
     /// Sets what [`Volume::conversion`] returns.

@@ -26,7 +26,7 @@ use std::sync::Weak;
 
 use claviger_engine::internal::files;
 use claviger_engine::store::Traffic;
-use claviger_engine::volume::ConversionProgress;
+use claviger_engine::volume::{ConversionProgress, VolumeEncryption};
 use claviger_engine::{Error, Result, Store};
 use rustix::fs::OFlags;
 use rustix::process::getuid;
@@ -90,7 +90,7 @@ pub struct SessionRecord {
 }
 
 /// The status of a running server.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Status {
     /// Bytes of plaintext transferred.
     #[serde(flatten)]
@@ -103,6 +103,9 @@ pub struct Status {
     /// Size of the plaintext now, in bytes: a volume can grow while it is served. `None` for a folder.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<u64>,
+    /// How it is encrypted now, if it was converted since.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub encryption: Option<VolumeEncryption>,
     /// How far a reencryption has come that is going on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reencryption: Option<ConversionProgress>,
@@ -369,6 +372,7 @@ mod tests {
                 damage_prevented: true,
                 locked: true,
                 size: None,
+                encryption: None,
                 reencryption: None,
             })
             .expect("a socket");

@@ -136,10 +136,8 @@ impl Report for Changed {
         if *sealed {
             return writeln!(out, "Older copies of the volume still open with the old ones.");
         }
-        writeln!(
-            out,
-            "Earlier header backups still open it with the old ones. Destroy them, and make a new one: claviger \
-             header backup"
-        )
+        let next = "Earlier header backups still open it with the old ones. Destroy them, and make a new one: \
+                    `claviger header backup VOLUME FILE`.";
+        writeln!(out, "{}", advice::with_header(next))
     }
 }

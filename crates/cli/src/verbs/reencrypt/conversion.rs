@@ -60,7 +60,7 @@ pub fn carry_out(
     let conversion = credentials.open(|credentials| args.conversion(stores, of, credentials, &request));
     let conversion = conversion.inspect_err(|_| forget()).map_err(at)?;
     let (_, size) = conversion.progress();
-    let ended_keyslots = conversion.ending().to_vec();
+    let (towards, ended_keyslots) = (conversion.towards(), conversion.ending().to_vec());
     let (begun, stop) = (Instant::now(), AtomicBool::new(true));
     let bar = Progress::bytes(if of.converter.reencrypter().is_some() { "Reencrypting" } else { "Converting" });
     let cancel = if args.init_only { &stop } else { cancel::flag() };
@@ -72,7 +72,7 @@ pub fn carry_out(
     }
     let (path, seconds) = (FileName::path(&args.path), begun.elapsed().as_secs_f64());
     output::print(
-        &Reencrypted { path, finished: !args.init_only, size, seconds, ended_keyslots, protectors },
+        &Reencrypted { path, finished: !args.init_only, towards, size, seconds, ended_keyslots, protectors },
         args.json,
     )
 }

@@ -15,6 +15,7 @@ use crate::volumes::hidden::Hiding;
 use claviger_testkit::{tools, uml};
 use rustix::fs::OFlags;
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
 
 const CHEAP: [&str; 4] = ["--kdf", "pbkdf2", "--iterations", "1000"];
 
@@ -296,11 +297,19 @@ fn used_until_done(served: &Served, volume: &str, mut work: Command) {
     }
 }
 
-fn listed_reencryption(volume: &str) -> Option<(u64, u64)> {
+fn listed(volume: &str) -> Option<Value> {
     let list = run(["list", "--json"]).succeeds().json();
-    let mut volumes = list["volumes"].as_array().expect("a list").iter();
-    let progress = &volumes.find(|v| v["volume"] == volume)?["reencryption"];
+    list["volumes"].as_array().expect("a list").iter().find(|v| v["volume"] == volume).cloned()
+}
+
+fn listed_reencryption(volume: &str) -> Option<(u64, u64)> {
+    let progress = &listed(volume)?["reencryption"];
     Some((progress["done"].as_u64()?, progress["size"].as_u64()?))
+}
+
+fn is_listed_as(volume: &str, format: &str, cipher: &str) {
+    let listed = listed(volume).expect("it is served");
+    assert_eq!((&listed["format"], &listed["cipher"]), (&format.into(), &cipher.into()));
 }
 
 #[test]
@@ -310,6 +319,7 @@ fn a_volume_is_reencrypted_while_clients_read_and_write() {
     for more in [&["--new-cipher", "serpent-xts-plain64"][..], &["--new-sector-size", "4096", "--backward"]] {
         used_until_done(&served, &volume, reencrypt(&folder, &[more, &[&volume]].concat()));
         is_full(&served);
+        is_listed_as(&volume, "LUKS2", "serpent");
     }
     served.stop().succeeds();
     let info = run(["info", "--password-file", &folder.password, &volume]).succeeds();
@@ -345,6 +355,7 @@ fn a_volume_with_a_detached_header_is_converted_while_clients_read_and_write() {
         assert_eq!(plain, how == ["--decrypt"], "{how:?}");
     }
     is_full(&served);
+    is_listed_as(&data, "none", "none");
     served.stop().succeeds();
 }
 
@@ -374,8 +385,10 @@ fn a_bitlocker_volume_is_converted_while_clients_read_and_write() {
     is_full();
     let plain = || fs::read(&volume).expect("it is there")[..24 << 20].iter().all(|byte| *byte == 0x5a);
     assert!(!plain());
+    is_listed_as(&volume, "BitLocker", "AES");
     used_until_done(&served, &volume, reencrypt(&folder, &["--decrypt", &volume]));
     is_full();
+    is_listed_as(&volume, "none", "none");
     served.stop().succeeds();
     assert!(plain());
 }

@@ -505,6 +505,10 @@ impl InPlaceConversion for Converting<'_> {
         (if self.towards == Towards::Encrypted { encrypted } else { all - encrypted }, all)
     }
 
+    fn towards(&self) -> Option<Towards> {
+        Some(self.towards)
+    }
+
     fn run(self: Box<Self>, progress: &dyn Fn(u64, u64), cancel: &AtomicBool) -> Result<()> {
         (*self).run(progress, cancel)
     }

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::{
-    Beginning, HeaderAndData, Reencryption, ReencryptionState, VolumeKeys, begin, begin_decryption,
+    Beginning, HeaderAndData, Mode, Reencryption, ReencryptionState, VolumeKeys, begin, begin_decryption,
     begin_detached_encryption, begin_encryption, header_len, moves_header, status,
 };
 use claviger_crypto::Secret;
@@ -201,6 +201,14 @@ impl InPlaceConversion for Begun<'_> {
     fn progress(&self) -> (u64, u64) {
         let progress = self.reencryption.progress();
         (progress.done, progress.size)
+    }
+
+    fn towards(&self) -> Option<Towards> {
+        match self.reencryption.state().mode {
+            Mode::Encrypt => Some(Towards::Encrypted),
+            Mode::Decrypt => Some(Towards::Plain),
+            Mode::Reencrypt => None,
+        }
     }
 
     fn ending(&self) -> &[u32] {
