@@ -62,6 +62,19 @@ fn laptop(folder: &Folder, sector: &str) -> Option<Laptop> {
 }
 
 #[test]
+fn a_volume_is_reencrypted_while_a_logical_volume_in_it_is_served() {
+    let folder = Folder::new();
+    let Some(Laptop { luks, ext, .. }) = laptop(&folder, "512") else { return };
+    let socket = folder.str("s");
+    let serve = ["--logical-volume", "root", "--password-file", &folder.password, "--socket", &socket, &luks];
+    let served = Served::start(serve);
+    run(["reencrypt", "--yes", "--password-file", &folder.password, &luks]).succeeds();
+    served.stop().succeeds();
+    let cat = run(["cat", "--logical-volume", "root", "--password-file", &folder.password, &luks]).succeeds();
+    assert!(cat.out == ext);
+}
+
+#[test]
 fn files_in_logical_volumes_are_reached_by_name() {
     let folder = Folder::new();
     let Some(Laptop { luks, ext, .. }) = laptop(&folder, "512") else { return };

@@ -315,8 +315,14 @@ fn is_listed_as(volume: &str, format: &str, cipher: &str) {
 #[test]
 fn a_volume_is_reencrypted_while_clients_read_and_write() {
     let folder = Folder::new();
-    let Some((volume, served)) = served_full(&folder) else { return };
-    for more in [&["--new-cipher", "serpent-xts-plain64"][..], &["--new-sector-size", "4096", "--backward"]] {
+    let Some((volume, mut served)) = served_full(&folder) else { return };
+    for (size, more) in
+        [(26, &["--new-cipher", "serpent-xts-plain64"][..]), (28, &["--new-sector-size", "4096", "--backward"])]
+    {
+        // Also after it has grown in use.
+        resized(&volume, &folder.password, &format!("{size}M"), &[]).succeeds();
+        served.size = size << 20;
+        fill(&served).expect("as before");
         used_until_done(&served, &volume, reencrypt(&folder, &[more, &[&volume]].concat()));
         is_full(&served);
         is_listed_as(&volume, "LUKS2", "serpent");
