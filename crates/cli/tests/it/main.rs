@@ -18,6 +18,7 @@ mod efs {
 
 mod faults {
     pub mod endurance;
+    pub mod in_use_endurance;
     #[cfg(target_arch = "x86_64")]
     pub mod injected;
     pub mod power;

@@ -507,7 +507,7 @@ impl Drop for Stopped {
 }
 
 /// Says that it is over, when this is dropped.
-struct Ends<'a>(&'a AtomicBool);
+pub(super) struct Ends<'a>(pub &'a AtomicBool);
 
 impl Drop for Ends<'_> {
     fn drop(&mut self) {
@@ -554,13 +554,13 @@ fn a_clock_that_jumps_changes_nothing_but_times() {
 // Databases.
 
 /// Where a database lies.
-struct Database {
-    name: &'static str,
-    place: fn() -> Option<MountSpace>,
+pub(super) struct Database {
+    pub name: &'static str,
+    pub place: fn() -> Option<MountSpace>,
     /// How the volume is made; nothing for an encrypted folder.
-    create: &'static [&'static str],
-    mkfs: &'static [&'static str],
-    open: &'static [&'static str],
+    pub create: &'static [&'static str],
+    pub mkfs: &'static [&'static str],
+    pub open: &'static [&'static str],
 }
 
 const LUKS2: [&str; 10] =
@@ -644,73 +644,118 @@ print(last)
 /// A process commits, and it or the server of its folder is killed. Everything reported as committed survives.
 fn databases(database: &Database, lasts: Lasts, seed: u64) {
     let Some(place) = (database.place)().map(MountSpace::without_a_deadline) else { return };
-    // Debian's, which every user may run.
-    let python = Path::new("/usr/bin/python3");
-    if !python.exists() {
-        return tools::skip("there is no /usr/bin/python3").unwrap_or_default();
-    }
     let volume = database.made(&place);
-    let (dir, mut random) = (place.dir("d"), Random::new(seed));
+    let dir = place.dir("d");
     let mount = || {
         let args = ["mount", "--json", "--password-file", &place.folder.password, &volume, &dir];
         let report = place.run(args.iter().chain(database.open)).succeeds().json();
         report["pid"].as_u64().expect("a pid").to_string()
     };
+    let Some(mut clients) = SqliteClients::new(database.name, &place, &dir, seed) else { return };
     let mut server = mount();
-    let file = format!("{dir}/database");
-    let mut said: BTreeMap<&str, u64> = BTreeMap::new();
-    let (mut round, mut commits, mut killed) = (0, 0, 0);
-    while lasts.goes_on(round) {
-        // Each with a database of its own.
-        let mode = ["DELETE", "TRUNCATE", "PERSIST", "WAL"][round as usize % 4];
-        let file = format!("{file}-{mode}");
-        let mut command = place.command(python);
-        let mut child = command
-            .args(["-c", COMMITS, &file, mode])
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("it starts");
-        let mut lines = BufReader::new(child.stdout.take().expect("a pipe")).lines().map_while(Result::ok);
-        let pid = lines.next().expect("its number");
-        let count = 3 + random.below(40);
-        let mut seen: Vec<u64> = lines.by_ref().take(count).filter_map(|line| line.parse().ok()).collect();
-        thread::sleep(Duration::from_micros(random.below(20_000) as u64));
-        let all = round % 3 == 2;
-        let kill = |pid: &str| drop(place.root_command("kill").args(["-KILL", pid]).output());
-        if all {
-            kill(&server);
-        }
-        kill(&pid);
-        seen.extend(lines.filter_map(|line| line.parse::<u64>().ok()));
-        let mut err = String::new();
-        child.stderr.take().expect("a pipe").read_to_string(&mut err).expect("text");
-        let _ = child.wait();
-        assert!(!seen.is_empty(), "{}, {mode}: nothing was committed: {err}", database.name);
-        commits += seen.len();
-        let last = said.entry(mode).or_default();
-        *last = seen.last().copied().unwrap_or_default().max(*last);
+    let mut killed = 0;
+    while lasts.goes_on(clients.kills) {
+        let all = clients.kills % 3 == 2;
+        let (journal, failed) = clients.commit_until_killed(|| {
+            if all {
+                kill(&place, &server);
+            }
+        });
+        assert!(all || failed.is_empty(), "{}: {failed}", database.name);
         if all {
             killed += 1;
             wait_until("it is dead", || place.list().first().is_none_or(|one| one["state"] == "dead"));
             place.unmount(&dir).succeeds();
             server = mount();
         }
-        let looked = place.command(python).args(["-c", LOOKS, &file, &last.to_string()]).output().expect("it starts");
-        let looked = done(looked);
-        assert_eq!(looked.code, 0, "{}, round {round}, {mode}, all killed: {all}: {}", database.name, looked.err);
-        *last = looked.text().trim().parse().expect("a number");
-        round += 1;
+        clients.nothing_is_lost(journal);
     }
     place.unmount(&dir).succeeds();
     println!(
-        "torture_endurance: {}: {commits} commits, killed {round} times, {killed} of them with who serves; none was lost",
-        database.name
+        "torture_endurance: {}: {} commits, killed {} times, {killed} of them with who serves; none was lost",
+        database.name, clients.commits, clients.kills
     );
 }
 
+fn kill(place: &MountSpace, pid: &str) {
+    drop(place.root_command("kill").args(["-KILL", pid]).output());
+}
+
+/// SQLite's journal modes. Each has a database of its own.
+pub(super) const JOURNALS: [&str; 4] = ["DELETE", "TRUNCATE", "PERSIST", "WAL"];
+
+/// Processes that commit to SQLite databases in a folder, one after the other, until each is killed.
+pub(super) struct SqliteClients<'a> {
+    name: &'a str,
+    place: &'a MountSpace,
+    dir: &'a str,
+    random: Random,
+    /// The last row of each database that was reported as committed.
+    said: BTreeMap<&'static str, u64>,
+    pub kills: u64,
+    pub commits: usize,
+}
+
+impl<'a> SqliteClients<'a> {
+    /// Debian's, which every user may run.
+    const PYTHON: &'static str = "/usr/bin/python3";
+
+    /// None without Python, which is a reported skip.
+    pub fn new(name: &'a str, place: &'a MountSpace, dir: &'a str, seed: u64) -> Option<Self> {
+        if !Path::new(Self::PYTHON).exists() {
+            return tools::skip("there is no /usr/bin/python3");
+        }
+        let (random, said) = (Random::new(seed), BTreeMap::new());
+        Some(Self { name, place, dir, random, said, kills: 0, commits: 0 })
+    }
+
+    /// Commits, and kills the process soon, after `kill_others`. Returns the journal mode of the database, and the error by which the
+    /// process ended before, if any.
+    pub fn commit_until_killed(&mut self, kill_others: impl FnOnce()) -> (&'static str, String) {
+        let journal = JOURNALS[self.kills as usize % JOURNALS.len()];
+        let mut command = self.place.command(Self::PYTHON);
+        let mut child = command
+            .args(["-c", COMMITS, &self.file(journal), journal])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("it starts");
+        let mut lines = BufReader::new(child.stdout.take().expect("a pipe")).lines().map_while(Result::ok);
+        let pid = lines.next().expect("its number");
+        let count = 3 + self.random.below(40);
+        let mut seen: Vec<u64> = lines.by_ref().take(count).filter_map(|line| line.parse().ok()).collect();
+        thread::sleep(Duration::from_micros(self.random.below(20_000) as u64));
+        kill_others();
+        kill(self.place, &pid);
+        seen.extend(lines.filter_map(|line| line.parse::<u64>().ok()));
+        let mut err = String::new();
+        child.stderr.take().expect("a pipe").read_to_string(&mut err).expect("text");
+        let _ = child.wait();
+        assert!(!seen.is_empty(), "{}, {journal}: nothing was committed: {err}", self.name);
+        self.kills += 1;
+        self.commits += seen.len();
+        let last = self.said.entry(journal).or_default();
+        *last = seen.last().copied().unwrap_or_default().max(*last);
+        (journal, err)
+    }
+
+    /// Checks the database of this journal mode, if there is one.
+    pub fn nothing_is_lost(&mut self, journal: &'static str) {
+        let file = self.file(journal);
+        let Some(last) = self.said.get_mut(journal) else { return };
+        let looks = ["-c", LOOKS, &file, &last.to_string()];
+        let looked = done(self.place.command(Self::PYTHON).args(looks).output().expect("it starts"));
+        assert_eq!(looked.code, 0, "{}, after {} kills, {journal}: {}", self.name, self.kills, looked.err);
+        *last = looked.text().trim().parse().expect("a number");
+    }
+
+    fn file(&self, journal: &str) -> String {
+        format!("{}/database-{journal}", self.dir)
+    }
+}
+
 impl Database {
-    fn made(&self, place: &MountSpace) -> String {
+    pub fn made(&self, place: &MountSpace) -> String {
         if self.create.is_empty() {
             return place.dir("lower");
         }
