@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 use std::time::Duration;
 
-use claviger_engine::volume::{ConversionProgress, VolumeEncryption};
+use claviger_engine::volume::{ConversionKind, ConversionProgress, VolumeEncryption};
 use claviger_serve::key_process::locking;
 use claviger_serve::sessions::{Runtime, Session, SessionRecord, Status, escape};
 use serde::Serialize;
@@ -73,8 +73,16 @@ impl One {
     }
 }
 
+fn kind_in_words(kind: ConversionKind) -> &'static str {
+    match kind {
+        ConversionKind::Reencrypt => "reencrypting",
+        ConversionKind::Encrypt => "encrypting",
+        ConversionKind::Decrypt => "decrypting",
+    }
+}
+
 /// "43 %, 12 min left".
-fn progress_in_words(ConversionProgress { done, size, seconds_left }: ConversionProgress) -> String {
+fn progress_in_words(ConversionProgress { kind: _, done, size, seconds_left }: ConversionProgress) -> String {
     let percent = u128::from(done) * 100 / u128::from(size.max(1));
     let left = seconds_left
         .filter(|seconds| *seconds > 0)
@@ -119,7 +127,7 @@ impl Report for List {
                 }
             }
             if let Some(progress) = status.as_ref().and_then(|status| status.reencryption) {
-                line("reencrypting", progress_in_words(progress))?;
+                line(kind_in_words(progress.kind), progress_in_words(progress))?;
             }
             if status.as_ref().is_some_and(|status| status.locked) {
                 line("locked", format!("its keys are forgotten; to unlock: {}", suggested("unlock")))?;

@@ -6,15 +6,16 @@ use std::ffi::OsString;
 use std::fs;
 use std::io::{self, Write};
 use std::os::fd::BorrowedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
 
 use anyhow::Context;
 use claviger_engine::filesystems;
-use claviger_engine::formats::{self, InPlaceStores, Reencrypter, Towards};
+use claviger_engine::formats::{self, InPlaceStores, Reencrypter};
 use claviger_engine::internal::files;
 use claviger_engine::store::{Access, Bypass, FileStore};
+use claviger_engine::volume::ConversionKind;
 use claviger_engine::{Credential, Error, ErrorKind, Result, Store, Unlock};
 use claviger_serve::{inherited, sessions};
 use serde::Serialize;
@@ -43,8 +44,9 @@ const DEFAULT_FORMAT: &str = "LUKS2";
 /// --resume continues. Claviger and cryptsetup can resume each other's reencryptions.
 ///
 /// A volume that you have mounted or serve stays in use meanwhile. Its process does the work and gives way to other requests: they
-/// wait only where a zone is just being rewritten. Ctrl-C pauses. Not possible in use: --isolate-keys, --resilience none, and
-/// beginning a conversion that moves the data. Begin that one with --init-only, mount the volume, and continue with --resume.
+/// wait only where a zone is just being rewritten. Ctrl-C pauses. Not possible in use: --isolate-keys, --resilience none, a header
+/// in a remote store, and a zone that a crash interrupted. An encryption, and a decryption that moves the header, cannot begin in
+/// use: begin with --init-only, mount the volume, and continue with --resume.
 ///
 /// The new key gets a keyslot for the given password. Keyslots with other passwords will be removed with the old key.
 ///
@@ -186,8 +188,8 @@ struct Reencrypted {
     path: FileName,
     /// Whether the reencryption is complete.
     finished: bool,
-    #[serde(skip)]
-    towards: Option<Towards>,
+    /// What was done.
+    kind: ConversionKind,
     /// The size of the rewritten data, in bytes.
     size: u64,
     /// The time that took, in seconds.
@@ -215,6 +217,11 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     carry_out(args, opened, None, &|| args.forget_header(made.as_deref()))
 }
 
+/// Whether another process uses the store and lends it.
+fn is_borrowed(store: &dyn Store) -> bool {
+    store.file().is_some_and(FileStore::is_borrowed)
+}
+
 /// Enters the sandbox in a key process, once all secrets are there.
 fn enter_sandbox(in_key_process: Option<&InKeyProcess>, terminal: Option<BorrowedFd<'_>>) -> anyhow::Result<()> {
     let Some(in_key_process) = in_key_process else { return Ok(()) };
@@ -229,7 +236,7 @@ impl Args {
         let identified = || -> Result<_> {
             let of = self.convertible(&*data)?;
             self.check(&of)?;
-            self.check_in_use(&*data)?;
+            self.check_in_use(&of, &*data)?;
             let reencrypter = of.converter.reencrypter();
             Ok((of, reencrypter.map_or(Ok(None), |reencrypter| self.header_store(reencrypter, &*data))?))
         };
@@ -239,14 +246,14 @@ impl Args {
         Ok((ReencryptionTarget { of, data, header, new: made.is_some() }, made))
     }
 
-    /// Refuses to create a new header for a volume in use.
-    fn check_in_use(&self, data: &dyn Store) -> Result<()> {
-        let new_header = self.header.as_deref().is_some_and(|path| !remote::is_remote(path) && !path.exists());
-        if new_header && data.file().is_some_and(FileStore::is_borrowed) {
-            let holder = Some("mounted or served by claviger".to_owned());
-            return Err(Error::new(ErrorKind::InUse { holder }).hint(
-                "Nothing was changed. Unmount it, begin with --init-only, mount it with --header, and continue with \
-                 --resume.",
+    /// Refuses to create a volume or a header from a file in use.
+    fn check_in_use(&self, of: &Convertible, data: &dyn Store) -> Result<()> {
+        let is_empty =
+            |path: &Path| fs::metadata(path).map_or(true, |metadata| metadata.is_file() && metadata.len() == 0);
+        let new_header = self.header.as_deref().is_some_and(|path| !remote::is_remote(path) && is_empty(path));
+        if (of.new || new_header) && is_borrowed(data) {
+            return Err(Error::unsupported("beginning this conversion while the volume is in use").hint(
+                "Nothing was changed. Unmount it, and begin with --init-only. Then mount it again, and continue with --resume.",
             ));
         }
         Ok(())
@@ -305,7 +312,11 @@ impl Args {
             }
             return Ok(Some((store, None)));
         }
-        let open = || FileStore::open_or_borrow(path, Access::ReadWrite, sessions::borrow);
+        // The header of another volume in use is none of this command's business.
+        let open = || match is_borrowed(data) {
+            true => FileStore::open_or_borrow(path, Access::ReadWrite, sessions::borrow),
+            false => FileStore::open(path, Access::ReadWrite),
+        };
         let existing = path.exists().then(open).transpose()?;
         if existing.as_ref().is_some_and(|store| !store.is_empty() || !store.is_at(path)) {
             return Ok(existing.map(|store| (Arc::new(store) as Arc<dyn Store>, None)));
@@ -358,31 +369,31 @@ impl Args {
 
 impl Report for Reencrypted {
     fn text(&self, out: &mut dyn Write) -> io::Result<()> {
-        let Self { path, finished, towards, size, seconds, ended_keyslots, protectors: _ } = self;
+        let Self { path, finished, kind, size, seconds, ended_keyslots, protectors: _ } = self;
         let path = output::printable(path);
         if !finished {
             let resume = advice::with_volume("To continue: `claviger reencrypt --resume VOLUME`.");
             return writeln!(out, "{path}: started. {resume}");
         }
         let rate = *size as f64 / seconds.max(1e-3) / 1e6;
-        let what = match towards {
-            Some(Towards::Encrypted) => "encrypted",
-            Some(Towards::Plain) => "decrypted",
-            None => "reencrypted",
+        let what = match kind {
+            ConversionKind::Encrypt => "encrypted",
+            ConversionKind::Decrypt => "decrypted",
+            ConversionKind::Reencrypt => "reencrypted",
         };
         writeln!(out, "{path}: {what}, {} in {seconds:.1} s, {rate:.0} MB/s.", size::short(*size))?;
         if !ended_keyslots.is_empty() {
             let slots: Vec<_> = ended_keyslots.iter().map(u32::to_string).collect();
             writeln!(out, "Keyslots {} were removed with the old key.", slots.join(", "))?;
         }
-        let next = match towards {
-            Some(Towards::Plain) => {
+        let next = match kind {
+            ConversionKind::Decrypt => {
                 "It is plaintext now. Destroy its header backups: they still hold the old key.".to_owned()
             }
-            Some(Towards::Encrypted) => {
+            ConversionKind::Encrypt => {
                 advice::with_header("Now back up the header: `claviger header backup VOLUME FILE`.")
             }
-            None => advice::with_header(
+            ConversionKind::Reencrypt => advice::with_header(
                 "Earlier header backups no longer work. Destroy them, and make a new one: `claviger header backup VOLUME FILE`.",
             ),
         };

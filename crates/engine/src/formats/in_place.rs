@@ -8,6 +8,7 @@ use crate::credential::{Credential, Unlock};
 use crate::error::Result;
 use crate::spec::{Cost, Spec};
 use crate::store::{InUseConversion, Store};
+use crate::volume::ConversionKind;
 
 /// The goal of a conversion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -164,8 +165,8 @@ pub trait InPlaceConversion {
     /// How many bytes are converted, and how many there are.
     fn progress(&self) -> (u64, u64);
 
-    /// Its goal; `None` for a volume that only gets another key.
-    fn towards(&self) -> Option<Towards>;
+    /// What it does.
+    fn kind(&self) -> ConversionKind;
 
     /// The keyslots that open only the old key and are removed with it.
     fn ending(&self) -> &[u32] {

@@ -16,7 +16,7 @@ use super::{Facts, Format, Header, InPlaceConverter, convertible};
 use crate::credential::Unlock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::{InUseConversion, Store};
-use crate::volume::{Closed, ConversionProgress, Layout, Payload, Segment, Volume, VolumeEncryption};
+use crate::volume::{Closed, ConversionKind, ConversionProgress, Layout, Payload, Segment, Volume, VolumeEncryption};
 
 /// How long a pause for other requests lasts, compared to the work on the zone before it.
 const PAUSE: u32 = 2;
@@ -67,9 +67,10 @@ impl<'a> VolumeInUse<'a> {
         let (begun, before) = (Instant::now(), Cell::new(None));
         let report = |done: u64, size: u64| {
             let before = before.get().unwrap_or_else(|| before.replace(Some(done)).unwrap_or(done));
+            let Some(ConversionProgress { kind, .. }) = self.volume.conversion() else { return };
             let rate = (done - before) as f64 / begun.elapsed().as_secs_f64();
             let seconds_left = (done > before).then(|| ((size - done) as f64 / rate) as u64);
-            self.volume.set_conversion(Some(ConversionProgress { done, size, seconds_left }));
+            self.volume.set_conversion(Some(ConversionProgress { kind, done, size, seconds_left }));
             progress(done, size);
         };
         let done = converter.convert_in_use(*self, with, request, &report, cancel);
@@ -124,7 +125,9 @@ impl<'a> VolumeInUse<'a> {
     }
 
     /// The volume, to follow its conversion.
-    pub(super) fn follow(&self) -> LiveVolume<'a> {
+    pub(super) fn follow(&self, kind: ConversionKind) -> LiveVolume<'a> {
+        let progress = ConversionProgress { kind, done: 0, size: self.len(), seconds_left: None };
+        self.volume.set_conversion(Some(progress));
         LiveVolume { volume: self.volume, in_doubt: None }
     }
 }
@@ -134,7 +137,7 @@ fn must_follow(volume: &Volume, request: &InUseConversion) -> Result<()> {
     let layout = volume.layout();
     let refused = |why: &str| Err(Error::unsupported(why.to_owned()));
     if volume.has_failed() {
-        return refused("it failed before, and a part of the volume is closed since. Unmount it first");
+        return refused("it failed before, and a part of the volume is closed since");
     }
     for segment in layout.segments() {
         match &segment.payload {
@@ -151,7 +154,7 @@ fn must_follow(volume: &Volume, request: &InUseConversion) -> Result<()> {
     }
     // Less than a sector at the end is not used.
     if volume.len() != request.len - request.len % layout.sector_size() {
-        return refused("its file has another size now; first resize it");
+        return refused("its size in the header is another one; first resize it");
     }
     Ok(())
 }

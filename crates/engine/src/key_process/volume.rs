@@ -68,6 +68,16 @@ impl KeylessLayout {
         })
     }
 
+    /// Whether `now` is the same layout, except that its store and its last segment may have grown.
+    pub fn may_have_become(&self, now: &Self) -> bool {
+        let mut before = now.clone();
+        before.store = now.store.min(self.store);
+        if let (Some(last), Some(was)) = (before.segments.last_mut(), self.segments.last()) {
+            last.len = last.len.min(was.len);
+        }
+        before == *self
+    }
+
     /// The layout again, over the same `store`, whose keys `key_process` holds. The superblocks and journals of sectors with tags are read
     /// anew.
     ///
@@ -143,7 +153,10 @@ impl Keys {
         let key = |segment: &Segment| match &segment.payload {
             Payload::Crypt { cipher, first, .. } => {
                 let (cipher, writable) = (Cipher::Plain(Arc::clone(cipher)), write && segment.writable);
-                Some(Key { cipher, first: *first, len: segment.len, writable })
+                // The last segment may grow, and nothing lies behind it.
+                let grows = segment.at + segment.len == layout.len();
+                let len = if grows { u64::MAX } else { segment.len };
+                Some(Key { cipher, first: *first, len, writable })
             }
             Payload::Authenticated { cipher, first, .. } => {
                 let (cipher, writable) = (Cipher::Tagged(Arc::clone(cipher)), write && segment.writable);

@@ -173,7 +173,9 @@ impl FileStore {
             return Err(Error::misuse("not a file or block device that is open for writing"));
         }
         let len = file.seek(SeekFrom::End(0))?;
-        Ok(Self::of(file, Path::new(""), len, Access::ReadWrite, kind.is_file()))
+        let mut store = Self::of(file, Path::new(""), len, Access::ReadWrite, kind.is_file());
+        store.shares_lock = true.into();
+        Ok(store)
     }
 
     /// The path at opening.

@@ -91,7 +91,7 @@ impl CurrentLayout {
                 return Ok(InUse(state));
             }
             if state.closed.failed {
-                return Err(io::Error::other("this part was being rewritten when the reencryption failed"));
+                return Err(io::Error::other("this part was being rewritten when the conversion failed"));
             }
             drop(state);
             // A change is announced under this lock, so it cannot be missed.

@@ -60,9 +60,23 @@ pub struct Volume {
     sector_size: u64,
 }
 
+/// The kind of an in-place conversion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ConversionKind {
+    /// The volume gets another key, cipher or sector size.
+    Reencrypt,
+    /// Plaintext is encrypted.
+    Encrypt,
+    /// The volume is decrypted: only plaintext is left.
+    Decrypt,
+}
+
 /// The progress of a conversion of a volume in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct ConversionProgress {
+    /// What is done.
+    pub kind: ConversionKind,
     /// How many bytes are converted.
     pub done: u64,
     /// How many bytes there are.
@@ -86,7 +100,7 @@ impl VolumeEncryption {
     /// What every part is called if the data are plaintext.
     pub const NONE: &str = "none";
 
-    /// That of plaintext.
+    /// Describes plaintext.
     pub fn none() -> Self {
         let [format, cipher, mode] = [Self::NONE; 3].map(str::to_owned);
         Self { format, cipher, mode }
@@ -407,20 +421,17 @@ impl Store for Volume {
         self.len.load(Ordering::Acquire)
     }
 
-    /// The last segment grows. It must have no tags, whose number is fixed, and its key must be here: the key process knows the
-    /// volume's size, too.
+    /// The last segment grows. It must have no tags, whose number is fixed.
     fn grow(&self, growth: &Growth) -> io::Result<()> {
         let Growth { start, len, rehearse } = *growth;
         let refused = |why: &str| Err(io::Error::new(io::ErrorKind::Unsupported, why));
         let layout = self.layout();
         match layout.segments() {
             [first, ..] if first.stored_at != start => return refused("another volume in this file is in use"),
-            [.., Segment { payload: Payload::KeyProcess(_) | Payload::KeyProcessTagged { .. }, .. }] => {
-                return refused("the key process has a fixed size");
-            }
-            [.., Segment { payload: Payload::Crypt { .. }, .. }] if layout.protected().is_empty() => {}
-            [.., Segment { payload: Payload::Crypt { .. }, .. }] => {
-                return refused("a hidden volume in it is protected");
+            [.., Segment { payload: Payload::Crypt { .. } | Payload::KeyProcess(_), .. }] => {
+                if !layout.protected().is_empty() {
+                    return refused("a hidden volume in it is protected");
+                }
             }
             _ => return refused("a volume of this kind keeps its size while in use"),
         }

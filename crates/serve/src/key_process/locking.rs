@@ -293,7 +293,7 @@ impl<T: DeserializeOwned + 'static> Locks<T> {
             }
         };
         let (outline, warnings) = (self.of)(&opened);
-        if *outline != self.outline {
+        if !self.outline.may_have_become(outline) {
             io_side.end();
             return Ok(LockAnswer::Refused("this opens another volume, not the locked one".to_owned()));
         }

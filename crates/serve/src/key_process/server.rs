@@ -216,7 +216,12 @@ mod tests {
         let key: Vec<u8> = (0..64).collect();
         let cipher = specification.with_key(&key, Sectors::default(), Acceleration::On).expect("a key that fits");
         let segment = |at, payload| Segment { at, len: LEN as u64, stored_at: at, payload, writable: true };
-        let segments = vec![segment(0, Payload::Clear), segment(LEN as u64, Payload::crypt(cipher, 3))];
+        // The last segment could grow.
+        let segments = vec![
+            segment(0, Payload::Clear),
+            segment(LEN as u64, Payload::crypt(cipher, 3)),
+            segment(2 * LEN as u64, Payload::Clear),
+        ];
         Layout::new(segments).expect("a good layout")
     }
 

@@ -1,8 +1,8 @@
 //! Lending a file in use: a server holds the lock on its volume, and a command that changes the header needs it.
 //!
 //! The server hands over a descriptor that shares its lock, and the command works as on an unused volume: it finds the header, proves
-//! the credential and writes step by step. So the server needs no code for any format's header, and no passphrase leaves the process
-//! that asks for it. A writer's lock is held all the time. If the server ends first, the command still holds it and finishes. If the
+//! the credential and writes step by step. So the server needs no verb's options, and no passphrase leaves the process that asks for
+//! it. A writer's lock is held all the time. If the server ends first, the command still holds it and finishes. If the
 //! command is killed, the header is in a state that opens, as after any kill.
 //!
 //! This is possible because a header's changes leave the layout alone, and because the server writes only where the data are. A
@@ -177,11 +177,13 @@ impl Lending {
                 Wish::Grow(growth) => self.grow(store, &growth).map_err(|e| Error::unsupported(e.to_string())),
                 Wish::MayConvert(request, handed_over) => {
                     let received = Received::from(client, &handed_over)?;
-                    received.in_use(store)?.may_be_converted(&Unlock::with(&received.keys), &request)
+                    let with = Unlock::with(&received.keys);
+                    received.in_use(store).and_then(|volume| volume.may_be_converted(&with, &request))
                 }
                 Wish::Convert(request, handed_over) => {
                     let received = Received::from(client, &handed_over)?;
-                    convert(client, received.in_use(store)?, &request, &received.keys, stop)
+                    let in_use = received.in_use(store);
+                    in_use.and_then(|volume| convert(client, volume, &request, &received.keys, stop))
                 }
                 // It came after the end of the conversion.
                 Wish::Pause => continue,

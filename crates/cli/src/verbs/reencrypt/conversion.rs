@@ -28,7 +28,7 @@ pub struct Convertible {
     format: &'static dyn Format,
     pub converter: &'static dyn InPlaceConverter,
     /// Whether to create a volume from plaintext.
-    new: bool,
+    pub new: bool,
 }
 
 /// Converts the open stores; `in_key_process` is set in the key process. Calls `forget` if the work could not begin.
@@ -60,7 +60,7 @@ pub fn carry_out(
     let conversion = credentials.open(|credentials| args.conversion(stores, of, credentials, &request));
     let conversion = conversion.inspect_err(|_| forget()).map_err(at)?;
     let (_, size) = conversion.progress();
-    let (towards, ended_keyslots) = (conversion.towards(), conversion.ending().to_vec());
+    let (kind, ended_keyslots) = (conversion.kind(), conversion.ending().to_vec());
     let (begun, stop) = (Instant::now(), AtomicBool::new(true));
     let bar = Progress::bytes(if of.converter.reencrypter().is_some() { "Reencrypting" } else { "Converting" });
     let cancel = if args.init_only { &stop } else { cancel::flag() };
@@ -72,7 +72,7 @@ pub fn carry_out(
     }
     let (path, seconds) = (FileName::path(&args.path), begun.elapsed().as_secs_f64());
     output::print(
-        &Reencrypted { path, finished: !args.init_only, towards, size, seconds, ended_keyslots, protectors },
+        &Reencrypted { path, finished: !args.init_only, kind, size, seconds, ended_keyslots, protectors },
         args.json,
     )
 }

@@ -113,6 +113,11 @@ fn a_detached_header_changes_while_a_key_process_holds_the_keys() {
         changed(&header, &folder.password, &new).succeeds();
         run(["unlock", "--header", &header, "--password-file", &new, &data]).succeeds();
         changed(&header, &new, &folder.password).succeeds();
+        // Other data are none of this session's business.
+        let copy = folder.str("copy");
+        fs::copy(&data, &copy).expect("copied");
+        let reencrypt = ["reencrypt", "--yes", "--header", &header, "--password-file", &folder.password, &copy];
+        run(reencrypt).fails(9, &["in use by another process"]);
         served.stop().succeeds();
     }
 }
@@ -365,6 +370,41 @@ fn a_volume_with_a_detached_header_is_converted_while_clients_read_and_write() {
     served.stop().succeeds();
 }
 
+/// The beginning moves the data, and needs the volume unmounted; the rest does not.
+#[test]
+fn a_conversion_that_moves_the_data_is_resumed_while_clients_read_and_write() {
+    let folder = Folder::new();
+    let (volume, header) = (folder.str("volume"), folder.str("header"));
+    let mut plaintext = vec![0x5a; 24 << 20];
+    plaintext.resize(56 << 20, 0);
+    fs::write(&volume, plaintext).expect("plaintext");
+    let fast = ["--new-kdf", "pbkdf2", "--new-iterations", "1000"];
+    let encrypt = [&["--encrypt", "--init-only", "--reduce-device-size", "32M"], &fast[..], &[&volume]].concat();
+    let decrypt = [&["--decrypt", "--init-only", "--header", &header, &*volume][..]].concat();
+    let attached: &[&str] = &[&volume];
+    for (begin, with_header) in [(encrypt, attached), (decrypt, &["--header", &header, &volume])] {
+        done(reencrypt(&folder, &begin).output().expect("it starts")).succeeds();
+        let mut served = serve(&folder, with_header);
+        // The rest was empty.
+        served.size = 24 << 20;
+        if qemu_io(&served.uri, "read -P 0x5a 0 512").is_none() {
+            return;
+        }
+        is_full(&served);
+        used_until_done(&served, &volume, reencrypt(&folder, &[&["--resume"], with_header].concat()));
+        is_full(&served);
+        if with_header == attached {
+            // The room for the new header was twice its size.
+            done(reencrypt(&folder, attached).output().expect("it starts")).fails(5, &["first resize it"]);
+            run(["resize", &volume]).succeeds();
+            done(reencrypt(&folder, attached).output().expect("it starts")).succeeds();
+            is_full(&served);
+        }
+        served.stop().succeeds();
+    }
+    assert!(fs::read(&volume).expect("it is there")[..24 << 20].iter().all(|byte| *byte == 0x5a));
+}
+
 #[test]
 fn a_bitlocker_volume_is_converted_while_clients_read_and_write() {
     let folder = Folder::new();
@@ -395,6 +435,13 @@ fn a_bitlocker_volume_is_converted_while_clients_read_and_write() {
     used_until_done(&served, &volume, reencrypt(&folder, &["--decrypt", &volume]));
     is_full();
     is_listed_as(&volume, "none", "none");
+    // From here on it is the server's plaintext, whatever program made the file system in it.
+    let before = fs::read(&volume).expect("it is there");
+    let encrypt = ["reencrypt", "--encrypt", "--yes", "--password-file", &folder.password, &volume];
+    for more in [&["--format", "BitLocker"][..], &["--reduce-device-size", "1M"]] {
+        run(encrypt.iter().chain(more)).fails(5, &["while the volume is in use", "--init-only"]);
+    }
+    assert!(fs::read(&volume).expect("it is there") == before);
     served.stop().succeeds();
     assert!(plain());
 }
@@ -452,11 +499,14 @@ fn what_cannot_be_reencrypted_in_use_is_refused_before_anything_is_changed() {
     let bitlocker = folder.str("bitlocker");
     let create = ["create", "--format", "BitLocker", "--quick", "--size", "32M", "--password-file", &folder.password];
     run(create.into_iter().chain([&*bitlocker])).succeeds();
-    let decrypt: &[&str] = &["--decrypt", "--header", &header];
+    let empty = folder.str("empty");
+    fs::write(&empty, "").expect("a file");
+    let [decrypt, to_empty]: [&[&str]; 2] = [&["--decrypt", "--header", &header], &["--decrypt", "--header", &empty]];
     for (path, serving, options, (code, why)) in [
         (&volume, &[ISOLATED][..], &[][..], (5, "its keys are in a process of their own")),
         (&volume, &["--read-only"], &[], (5, "read-only")),
-        (&volume, &[], decrypt, (9, "mounted or served")),
+        (&volume, &[], decrypt, (5, "while the volume is in use")),
+        (&volume, &[], to_empty, (5, "while the volume is in use")),
         (&volume, &[], &["--resilience", "none"], (5, "no protection")),
         (&bitlocker, &["--read-only"], &["--decrypt"], (5, "read-only")),
     ] {
@@ -467,7 +517,7 @@ fn what_cannot_be_reencrypted_in_use_is_refused_before_anything_is_changed() {
         run(reencrypt.iter().chain(options)).fails(code, &[why]);
         served.stop().succeeds();
         assert!(fs::read(path).expect("the volume") == before, "{why}");
-        assert!(!fs::exists(&header).expect("a folder"));
+        assert!(!fs::exists(&header).expect("a folder") && fs::exists(&empty).expect("a folder"));
     }
 }
 
@@ -485,9 +535,13 @@ fn listed_size(volume: &str) -> u64 {
 fn a_volume_grows_while_it_is_served() {
     let folder = Folder::new();
     let one: &[&str] = &["--truecrypt", "--hash", "SHA-512"];
-    for (volume, hints) in [(folder.luks2("v.luks"), &[][..]), (folder.volume("v.tc", "4M", &[]), one)] {
+    for (volume, hints, isolated) in [
+        (folder.luks2("v.luks"), &[][..], &[][..]),
+        (folder.volume("v.tc", "4M", &[]), one, &[]),
+        (folder.luks2("isolated.luks"), &[], &[ISOLATED]),
+    ] {
         let serve = ["--password-file", &folder.password, "--socket", &folder.str("s"), &volume];
-        let served = Served::start(serve.iter().chain(hints));
+        let served = Served::start(serve.iter().chain(hints).chain(isolated));
         let does = |uri: &str, command: &str| match qemu_io(uri, command) {
             Some((good, out)) => assert!(good, "{command}: {out}"),
             None => assert!(tools::program("qemu-io").is_none()),
@@ -512,6 +566,12 @@ fn a_volume_grows_while_it_is_served() {
             assert_eq!(listed_size(&volume), 10 << 20);
             does(&served.uri, "write -P 9 9M 1M");
             resized(&volume, &folder.password, "11M", &[]).succeeds();
+            // The next key process sees another size.
+            if !isolated.is_empty() {
+                run(["lock", &volume]).succeeds();
+                run(["unlock", "--password-file", &folder.password, &volume]).succeeds();
+                does(&served.uri, "read -P 9 9M 1M");
+            }
         } else {
             run(["resize", &volume]).fails(1, &["Give --size"]);
             resized(&volume, &folder.password, "11M", hints).succeeds();
@@ -553,7 +613,6 @@ fn a_volume_that_cannot_grow_in_use_keeps_its_size() {
     let outer = ["--password-file", &folder.password];
     let hidden = ["--password-file", inner];
     for (how, why) in [
-        ([&[ISOLATED], &outer[..]].concat(), "the key process has a fixed size"),
         ([&protect, &outer[..]].concat(), "a hidden volume in it is protected"),
         (hidden.to_vec(), "another volume in this file is in use"),
     ] {

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
 
-use crate::support::{described, while_used};
+use crate::support::{ConversionInUse, described, while_used, written_after_a_fault, written_meanwhile};
 use crate::torture::{Scenario, Verb};
 use claviger_engine::formats::{Format, InPlaceConverter, ReencryptionRequest, Unlocked, VolumeInUse};
 use claviger_engine::formats::{Towards, bitlocker::BITLOCKER, convertible};
@@ -114,18 +114,27 @@ impl Case {
         self.convert(store, self.towards, &|_| false)
     }
 
+    /// Opens the volume, and begins it there.
+    fn begin_in_use(&self, store: &Arc<dyn Store>) -> Result<Volume> {
+        let volume = Volume::new(Arc::clone(store), self.unlocked(store)?.layout);
+        let key = [Credential::VolumeKey(Secret::copy_from(&self.made.vmk))];
+        VolumeInUse::new(&volume, None).may_be_converted(&Unlock::with(&key), &in_use(&volume))?;
+        match self.convert(store, self.towards, &|_| true) {
+            Err(e) if !matches!(e.kind, ErrorKind::Cancelled) => Err(e),
+            _ => Ok(volume),
+        }
+    }
+
+    /// Converts the volume in use, as its metadata say.
+    fn convert_in_use(&self, volume: &Volume) -> Result<()> {
+        let (key, never) = ([Credential::VolumeKey(Secret::copy_from(&self.made.vmk))], AtomicBool::new(false));
+        VolumeInUse::new(volume, None).convert(&Unlock::with(&key), &in_use(volume), &|_, _| {}, &never)
+    }
+
     /// Does it while others use the volume.
     fn in_use(&self, store: &Arc<dyn Store>) -> Result<()> {
-        let volume = Volume::new(Arc::clone(store), self.unlocked(store)?.layout);
-        let (key, never) = ([Credential::VolumeKey(Secret::copy_from(&self.made.vmk))], AtomicBool::new(false));
-        let (with, in_use) = (Unlock::with(&key), VolumeInUse::new(&volume, None));
-        let request = InUseConversion { len: volume.len(), zone: Some(ZONE), rate: None };
-        in_use.may_be_converted(&with, &request)?;
-        match self.convert(store, self.towards, &|_| true) {
-            Err(e) if matches!(e.kind, ErrorKind::Cancelled) => {}
-            begun => begun?,
-        }
-        while_used(&volume, &self.made.plaintext, &|| in_use.convert(&with, &request, &|_, _| {}, &never))
+        let volume = self.begin_in_use(store)?;
+        while_used(&volume, &self.made.plaintext, &|| self.convert_in_use(&volume))
     }
 
     /// Whether the file system is what is there, as any program finds it.
@@ -277,6 +286,47 @@ fn a_conversion_that_is_stopped_goes_on_and_can_be_turned_round() {
             let _ = back.convert(&turned, Some(other), &|zones| zones == 3);
             back.finish(&turned, "turned round");
         }
+    }
+}
+
+fn in_use(volume: &Volume) -> InUseConversion {
+    InUseConversion { len: volume.len(), zone: Some(ZONE), rate: None }
+}
+
+#[test]
+fn what_is_written_meanwhile_is_there() {
+    for case in CASES.iter().filter(|case| case.name != "leave what is decrypted") {
+        let (store, reserved) = (memory(&case.made.image), case.made.layout.reserved());
+        let volume = case.begin_in_use(&store).unwrap_or_else(|e| panic!("{}: {e}", case.name));
+        let expected = written_meanwhile(&volume, &case.made.plaintext, &reserved, || {
+            case.convert_in_use(&volume).unwrap_or_else(|e| panic!("{}: {e}", case.name));
+        });
+        assert!(read_all(&volume) == expected, "{}: in the volume in use", case.name);
+        assert!(case.plaintext(&store) == expected, "{}: after opening it again", case.name);
+    }
+}
+
+#[test]
+fn what_is_written_after_a_fault_is_there() {
+    for case in CASES.iter().filter(|case| case.name != "leave what is decrypted") {
+        written_after_a_fault(&ConversionInUse {
+            name: &case.name,
+            before: &case.made.image,
+            contents: &case.made.plaintext,
+            // What tells a file system from ciphertext stays.
+            reserved: &[vec![0..4096], case.made.layout.reserved()].concat(),
+            begin: &|store| case.begin_in_use(store),
+            convert: &|_, volume| case.convert_in_use(volume),
+            read: &|store| case.plaintext(store),
+            finish: &|store| {
+                if !case.is_plain(&**store) {
+                    let done = case.convert(store, Some(case.becomes), &|_| false);
+                    if let Err(e) = done {
+                        assert!(e.to_string().contains("already fully"), "{}: {e}", case.name);
+                    }
+                }
+            },
+        });
     }
 }
 

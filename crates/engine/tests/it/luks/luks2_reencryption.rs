@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::support::{shared, while_used};
+use crate::support::{ConversionInUse, shared, while_used, written_after_a_fault, written_meanwhile};
 use crate::torture::{Scenario, Verb};
 use claviger_engine::formats::luks2::LUKS2;
 use claviger_engine::formats::luks2::reencrypt::{
@@ -144,6 +144,17 @@ impl Bed {
         Ok(plaintext)
     }
 
+    fn request(&self, volume: &Volume) -> InUseConversion {
+        InUseConversion { len: volume.len(), zone: Some(self.zone()), rate: None }
+    }
+
+    /// Converts the volume in use, as its header says.
+    fn convert(&self, volume: &Volume) -> Result<()> {
+        let (header, credentials) = (self.header().map(shared), [passphrase()]);
+        let (with, never) = (Unlock::with(&credentials), AtomicBool::new(false));
+        VolumeInUse::new(volume, header.as_ref()).convert(&with, &self.request(volume), &|_, _| {}, &never)
+    }
+
     fn resume(&self) -> Result<()> {
         self.run(&AtomicBool::new(false), &|_, _| {})
     }
@@ -249,22 +260,27 @@ impl Reencrypting {
         })
     }
 
-    /// Does it while others use the volume.
-    fn in_use(self, bed: &Bed) -> Result<()> {
-        let begins_in_use = matches!(self, Self::NewKey { .. } | Self::DecryptDetached { .. });
-        if !begins_in_use {
+    /// Opens the volume, and begins it there.
+    fn begin_in_use(self, bed: &Bed) -> Result<Volume> {
+        // What only begins unmounted.
+        let first = !matches!(self, Self::NewKey { .. } | Self::DecryptDetached { .. });
+        if first {
             self.begin(bed)?;
         }
         let volume = Volume::new(bed.data(), bed.unlocked()?.layout);
-        let (header, credentials) = (bed.header().map(shared), [passphrase()]);
-        let (in_use, with) = (VolumeInUse::new(&volume, header.as_ref()), Unlock::with(&credentials));
-        let request = InUseConversion { len: volume.len(), zone: Some(bed.zone()), rate: None };
-        if begins_in_use {
-            in_use.may_be_converted(&with, &request)?;
+        if !first {
+            let (header, credentials) = (bed.header().map(shared), [passphrase()]);
+            let in_use = VolumeInUse::new(&volume, header.as_ref());
+            in_use.may_be_converted(&Unlock::with(&credentials), &bed.request(&volume))?;
             self.begin(bed)?;
         }
-        let never = AtomicBool::new(false);
-        while_used(&volume, &self.contents(), &|| in_use.convert(&with, &request, &|_, _| {}, &never))
+        Ok(volume)
+    }
+
+    /// Does it while others use the volume.
+    fn in_use(self, bed: &Bed) -> Result<()> {
+        let volume = self.begin_in_use(bed)?;
+        while_used(&volume, &self.contents(), &|| bed.convert(&volume))
     }
 
     /// The plaintext when all is done.
@@ -278,55 +294,42 @@ impl Reencrypting {
     }
 }
 
-/// Two threads write random blocks, each its own, and read them back. What they wrote last is there, with the new key.
 #[test]
 fn what_is_written_meanwhile_is_there() {
-    const BLOCK: usize = 4096;
     for (resilience, backward, sector) in [("checksum", false, 4096), ("journal", true, 512), ("checksum", true, 512)] {
         let bed = Bed::of(&volume(sector, false, FRONT, 8 * DATA), 0);
-        let before = contents(8 * DATA);
         let volume = Volume::new(bed.data(), bed.unlocked().expect("it opens").layout);
-        let credentials = [passphrase()];
-        let with = Unlock::with(&credentials);
-        let request = InUseConversion { len: volume.len(), zone: Some(2 * ZONE), rate: None };
-        let done = AtomicBool::new(false);
-        let writer = |number: usize| {
-            let mut random = Random::new(number as u64);
-            let mut blocks: Vec<Vec<u8>> = before.chunks(BLOCK).skip(number).step_by(2).map(<[u8]>::to_vec).collect();
-            while !done.load(Ordering::Relaxed) {
-                let at = random.bytes(1)[0] as usize % blocks.len();
-                let (from, len) = if random.bytes(1)[0] < 128 { (0, BLOCK) } else { (700, 1100) };
-                let new = random.bytes(len);
-                let place = ((2 * at + number) * BLOCK) as u64;
-                volume.write_clobbering(place + from as u64, &mut new.clone()).expect("it is open at last");
-                blocks[at][from..from + len].copy_from_slice(&new);
-                let mut now = vec![0; BLOCK];
-                volume.read_at(place, &mut now).expect("it is open at last");
-                assert!(now == blocks[at], "block {at} of {number}");
-            }
-            blocks
-        };
-        let written = std::thread::scope(|scope| {
-            let threads = [0, 1].map(|number| scope.spawn(move || writer(number)));
+        let new = ReencryptionRequest { resilience: Some(resilience), backward, ..ReencryptionRequest::default() };
+        let expected = written_meanwhile(&volume, &contents(8 * DATA), &[], || {
             for _ in 0..5 {
-                let new =
-                    ReencryptionRequest { resilience: Some(resilience), backward, ..ReencryptionRequest::default() };
+                let credentials = [passphrase()];
                 let begun = bed.with(|stores| {
-                    let beginning = reencrypt::begin(&stores, &with, &new, false)?;
+                    let beginning = reencrypt::begin(&stores, &Unlock::with(&credentials), &new, false)?;
                     beginning.edit.carry_out(stores.header)
                 });
-                begun.expect("it begins");
-                let never = AtomicBool::new(false);
-                let worked = VolumeInUse::new(&volume, None).convert(&with, &request, &|_, _| {}, &never);
-                worked.expect("nothing fails");
+                begun.and_then(|()| bed.convert(&volume)).expect("nothing fails");
             }
-            done.store(true, Ordering::Relaxed);
-            threads.map(|thread| thread.join().expect("it reads what it wrote"))
         });
-        let expected: Vec<u8> =
-            (0..before.len() / BLOCK).flat_map(|at| written[at % 2][at / 2].iter().copied()).collect();
         assert!(read_all(&volume) == expected, "in the volume in use");
         assert!(bed.plaintext().expect("it opens") == expected, "after opening it again");
+    }
+}
+
+#[test]
+fn what_is_written_after_a_fault_is_there() {
+    for way in IN_USE {
+        let (before, header) = way.before();
+        let bed = |store: &Arc<dyn Store>| Bed::new(Arc::clone(store), header);
+        written_after_a_fault(&ConversionInUse {
+            name: &format!("{way:?}"),
+            before: &before,
+            contents: &way.contents(),
+            reserved: &[],
+            begin: &|store| way.begin_in_use(&bed(store)),
+            convert: &|store, volume| bed(store).convert(volume),
+            read: &|store| way.now(&bed(store)).unwrap_or_else(|e| panic!("{way:?}: {e}")),
+            finish: &|store| drop(bed(store).resume()),
+        });
     }
 }
 

@@ -9,6 +9,7 @@ pub mod ntfs;
 
 use std::fs::File;
 use std::io::Write;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -22,7 +23,9 @@ use claviger_engine::store::{Access, FileStore, MemoryStore};
 use claviger_engine::volume::integrity;
 use claviger_engine::{Credential, ErrorKind, Result, Secret, Spec, Store, Unlock, Unlocked, Volume};
 use claviger_testkit::filevault2::{BLOCK, DATA, Recipe, User};
+use claviger_testkit::random::Random;
 pub use claviger_testkit::random::noise;
+use claviger_testkit::stores::{Fault, FaultStore, Operation};
 use claviger_testkit::{terminal, tools, uml};
 use serde_json::{Value, json};
 
@@ -52,7 +55,6 @@ pub fn shared(store: impl Store + 'static) -> Arc<dyn Store> {
 /// Converts a volume while one thread reads its contents and another writes them again, whole sectors and parts of them. If it fails,
 /// what failed keeps wrong bytes to itself, also after another try.
 pub fn while_used(volume: &Volume, contents: &[u8], convert: &dyn Fn() -> Result<()>) -> Result<()> {
-    const BLOCK: usize = 4096;
     let done = AtomicBool::new(false);
     let reader = || {
         let mut now = vec![0; contents.len()];
@@ -63,8 +65,8 @@ pub fn while_used(volume: &Volume, contents: &[u8], convert: &dyn Fn() -> Result
         Ok(())
     };
     let writer = || -> Result<()> {
-        for len in [BLOCK, 100] {
-            for at in (0..contents.len()).step_by(BLOCK) {
+        for len in [UNIT, 100] {
+            for at in (0..contents.len()).step_by(UNIT) {
                 volume.write_clobbering(at as u64, &mut contents[at..][..len].to_vec())?;
             }
             volume.flush()?;
@@ -80,10 +82,10 @@ pub fn while_used(volume: &Volume, contents: &[u8], convert: &dyn Fn() -> Result
         if worked.is_err() {
             let again = convert();
             let right = |at: usize| {
-                let mut now = [0; BLOCK];
-                volume.read_at(at as u64, &mut now).is_err() || now[..] == contents[at..][..BLOCK]
+                let mut now = [0; UNIT];
+                volume.read_at(at as u64, &mut now).is_err() || now[..] == contents[at..][..UNIT]
             };
-            assert!((0..contents.len()).step_by(BLOCK).all(right), "after {worked:?} and {again:?}");
+            assert!((0..contents.len()).step_by(UNIT).all(right), "after {worked:?} and {again:?}");
         }
         worked.and(written).and(read)
     })?;
@@ -91,6 +93,102 @@ pub fn while_used(volume: &Volume, contents: &[u8], convert: &dyn Fn() -> Result
     volume.read_at(0, &mut now)?;
     assert!(now == contents && volume.conversion().is_none(), "in the volume in use");
     Ok(())
+}
+
+/// What [`written_meanwhile`] and [`written_after_a_fault`] write at a time, in bytes.
+const UNIT: usize = 4096;
+
+/// The offsets of blocks outside the reserved areas.
+fn blocks(len: usize, reserved: &[Range<u64>]) -> Vec<usize> {
+    let free = |at: &usize| reserved.iter().all(|area| (at + UNIT) as u64 <= area.start || area.end <= *at as u64);
+    (0..len).step_by(UNIT).filter(free).collect()
+}
+
+/// Two threads write random blocks, each its own, and read them back, until `work` is done. Returns what the contents then are.
+pub fn written_meanwhile(volume: &Volume, before: &[u8], reserved: &[Range<u64>], work: impl FnOnce()) -> Vec<u8> {
+    let (done, all) = (AtomicBool::new(false), blocks(before.len(), reserved));
+    let writer = |number: usize| {
+        let mut random = Random::new(number as u64);
+        let mine: Vec<usize> = all.iter().copied().skip(number).step_by(2).collect();
+        let mut contents = before.to_vec();
+        while !done.load(Ordering::Relaxed) {
+            let at = mine[random.below(mine.len())];
+            let (from, len) = if random.below(2) == 0 { (at, UNIT) } else { (at + 700, 1100) };
+            let new = random.bytes(len);
+            volume.write_clobbering(from as u64, &mut new.clone()).expect("it is open at last");
+            contents[from..from + len].copy_from_slice(&new);
+            let mut now = [0; UNIT];
+            volume.read_at(at as u64, &mut now).expect("it is open at last");
+            assert!(now[..] == contents[at..][..UNIT], "block at {at} of {number}");
+        }
+        (mine, contents)
+    };
+    let written = std::thread::scope(|scope| {
+        let writer = &writer;
+        let threads = [0, 1].map(|number| scope.spawn(move || writer(number)));
+        work();
+        done.store(true, Ordering::Relaxed);
+        threads.map(|thread| thread.join().expect("it reads what it wrote"))
+    });
+    let mut contents = before.to_vec();
+    for (blocks, theirs) in written {
+        blocks.iter().for_each(|at| contents[*at..][..UNIT].copy_from_slice(&theirs[*at..][..UNIT]));
+    }
+    contents
+}
+
+/// A conversion in use, step by step.
+pub struct ConversionInUse<'a> {
+    pub name: &'a str,
+    /// The bytes of the store, and the plaintext.
+    pub before: &'a [u8],
+    pub contents: &'a [u8],
+    pub reserved: &'a [Range<u64>],
+    /// Opens the volume, and begins.
+    pub begin: &'a dyn Fn(&Arc<dyn Store>) -> Result<Volume>,
+    pub convert: &'a dyn Fn(&Arc<dyn Store>, &Volume) -> Result<()>,
+    /// The plaintext, by opening it anew.
+    pub read: &'a dyn Fn(&Arc<dyn Store>) -> Vec<u8>,
+    /// Resumes it unless it is done.
+    pub finish: &'a dyn Fn(&Arc<dyn Store>),
+}
+
+/// Lets each write and flush of a conversion fail once. What is written to the volume afterwards is there when it is opened again, and
+/// when the conversion is done.
+pub fn written_after_a_fault(it: &ConversionInUse<'_>) {
+    let memory = || Arc::new(MemoryStore::new(it.before.to_vec()));
+    let counting = Arc::new(FaultStore::new(memory(), None));
+    let counted = Arc::clone(&counting) as Arc<dyn Store>;
+    let before = (it.begin)(&counted).map(|volume| (it.convert)(&counted, &volume));
+    before.and_then(|done| done).unwrap_or_else(|e| panic!("{}: {e}", it.name));
+    let mut failed = 0;
+    for operation in [Operation::Write, Operation::Flush] {
+        for nth in 0..counting.count(operation) {
+            let memory = memory();
+            let fault = Fault { operation, nth, for_good: false, transferred: 512 };
+            let store: Arc<dyn Store> = Arc::new(FaultStore::new(Arc::clone(&memory) as Arc<dyn Store>, Some(fault)));
+            let Ok(volume) = (it.begin)(&store) else { continue };
+            if (it.convert)(&store, &volume).is_ok() {
+                continue;
+            }
+            failed += 1;
+            let mut expected = it.contents.to_vec();
+            for at in blocks(expected.len(), it.reserved) {
+                let block = &mut expected[at..][..UNIT];
+                let new: Vec<u8> = block.iter().map(|byte| !byte).collect();
+                if volume.write_clobbering(at as u64, &mut new.clone()).is_ok() {
+                    block.copy_from_slice(&new);
+                }
+            }
+            volume.flush().expect("it fails once");
+            drop(volume);
+            let on_disk: Arc<dyn Store> = memory;
+            assert!((it.read)(&on_disk) == expected, "{}, {fault:?}: opened again", it.name);
+            (it.finish)(&on_disk);
+            assert!((it.read)(&on_disk) == expected, "{}, {fault:?}: resumed", it.name);
+        }
+    }
+    assert!(failed > 10, "{}: {failed}", it.name);
 }
 
 /// Unlocks as TrueCrypt, whatever `identify` says.

@@ -194,6 +194,18 @@ fn borrowed(path: &Path, access: Access, file: fs::File) -> claviger_engine::Res
     FileStore::borrow(path, access, Loan { file, lender: Box::new(Nobody) })
 }
 
+/// It shares the descriptor's lock with whoever handed it over.
+#[test]
+fn a_file_that_was_handed_over_and_closed_stays_locked() {
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    let store = FileStore::open(file.path(), Access::ReadWrite).expect("nobody has it");
+    let descriptor = || std::os::fd::AsFd::as_fd(&store).try_clone_to_owned().expect("a descriptor");
+    drop(FileStore::handed_over(descriptor().into()).expect("it is open for writing"));
+    in_use(FileStore::open(file.path(), Access::ReadOnly));
+    let read_only = fs::File::open(file.path()).expect("it opens");
+    assert!(FileStore::handed_over(read_only).is_err());
+}
+
 /// The file stays locked, whether the lender or the borrower ends first.
 #[test]
 fn a_lent_file_stays_locked_until_both_have_closed_it() {

@@ -64,7 +64,9 @@ impl Converting<'_> {
 
     /// Returns the relocated first sectors to their place.
     fn put_back(&mut self) -> Result<()> {
-        self.close(0..self.places.header);
+        let header = 0..self.places.header;
+        self.close(&header);
+        self.doubt(&header);
         let layout = self.places.layout(&self.cipher, &self.metadata, &*self.store)?;
         let mut header = vec![0; self.places.header as usize];
         Volume::new(Arc::clone(&self.store), layout).read_at(0, &mut header)?;

@@ -37,7 +37,7 @@ use crate::formats::{Format, VolumeInUse};
 use crate::random;
 use crate::spec::Spec;
 use crate::store::{FileStore, Handover, InUseConversion, Lender, SMALLEST_SECTOR, Store};
-use crate::volume::Volume;
+use crate::volume::{ConversionKind, Volume};
 use log::{Log, Record, block_room};
 
 /// How many bytes a thread converts at a time.
@@ -73,7 +73,7 @@ impl InPlaceConverter for BitLocker {
         let mut converting = Converting::new(volume.data(), with, None, request.zone)?;
         converting.must_be_whole()?;
         converting.rate = request.rate;
-        converting.live = Some(volume.follow());
+        converting.live = Some(volume.follow(converting.kind()));
         converting.run(progress, cancel)
     }
 
@@ -85,6 +85,10 @@ impl InPlaceConverter for BitLocker {
         request: &ReencryptionRequest<'_>,
     ) -> Result<()> {
         takes::check(NAME, &self.takes(), Purpose::Creating, &spec.parameters())?;
+        if stores.data.file().is_some_and(FileStore::is_borrowed) {
+            let what = "encrypting a file system while it is in use".to_owned();
+            return Err(Error::unsupported(what).hint("Nothing was changed. Unmount it first."));
+        }
         request.agreed(&[])?;
         wiped(NAME, begin::encryption(attached(stores)?, spec, first))
     }
@@ -327,13 +331,20 @@ impl<'a> Converting<'a> {
     /// Refuses a volume whose conversion needs more than its zones.
     fn must_be_whole(&self) -> Result<()> {
         let why = match () {
-            () if self.metadata.state == State::DIRTY => "its conversion was interrupted by a crash",
+            () if self.metadata.state == State::DIRTY => "its conversion was interrupted",
             () if is_decrypted(&self.metadata) => "its data are decrypted already",
             () if self.store.len() - self.places.size >= self.places.sector => "its file is longer than the volume",
             () => return Ok(()),
         };
         Err(Error::unsupported(format!("converting it while it is in use: {why}"))
             .hint("Nothing was changed. Unmount it first."))
+    }
+
+    fn kind(&self) -> ConversionKind {
+        match self.towards {
+            Towards::Encrypted => ConversionKind::Encrypt,
+            Towards::Plain => ConversionKind::Decrypt,
+        }
     }
 
     fn watermark(&self) -> u64 {
@@ -434,12 +445,14 @@ impl<'a> Converting<'a> {
         Ok(())
     }
 
-    /// Makes requests to this part of a volume in use wait: its contents are uncertain until it [follows](Self::follow).
-    fn close(&mut self, part: Range<u64>) {
-        if let Some(live) = &mut self.live {
-            live.close(part.clone(), part.clone());
-            live.doubt(part);
-        }
+    /// From now on the contents of this part of a volume in use are uncertain, until it [follows](Self::follow).
+    fn doubt(&mut self, part: &Range<u64>) {
+        self.live.iter_mut().for_each(|live| live.doubt(part.clone()));
+    }
+
+    /// Makes requests to this part of a volume in use wait.
+    fn close(&self, part: &Range<u64>) {
+        self.live.iter().for_each(|live| live.close(part.clone(), part.clone()));
     }
 
     fn rewrite(&mut self, zone: &Range<u64>, stored: Vec<u8>) -> Result<()> {
@@ -449,8 +462,11 @@ impl<'a> Converting<'a> {
             Towards::Encrypted => converted.clone(),
             Towards::Plain => self.leave_what_is_plain(&stored, &mut converted),
         };
+        // A sector that changes after its mark was written would count as plain.
+        let part = self.places.plaintext_of(zone);
+        self.doubt(&part);
         self.log.write(&*self.store, zone, &marks)?;
-        self.close(self.places.plaintext_of(zone));
+        self.close(&part);
         if let Err(error) = self.store.write_clobbering(zone.start, &mut converted) {
             // Tries to undo an incomplete write; if that fails, the log tells encrypted from plain sectors.
             let mut stored = stored;
@@ -505,8 +521,8 @@ impl InPlaceConversion for Converting<'_> {
         (if self.towards == Towards::Encrypted { encrypted } else { all - encrypted }, all)
     }
 
-    fn towards(&self) -> Option<Towards> {
-        Some(self.towards)
+    fn kind(&self) -> ConversionKind {
+        (*self).kind()
     }
 
     fn run(self: Box<Self>, progress: &dyn Fn(u64, u64), cancel: &AtomicBool) -> Result<()> {

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::doubts::Moving;
 use super::keys::VolumeKeys;
-use super::state::{Direction, FINAL, MOVED, Mode, PREVIOUS, ReencryptionState, Side};
+use super::state::{Direction, FINAL, MOVED, PREVIOUS, ReencryptionState, Side};
 use super::{HeaderAndData, doubts};
 use super::{moving, proof};
 use crate::advice::Advice;
@@ -25,6 +25,7 @@ use crate::formats::luks2::unlock::{OpenedKey, json_at, open_key};
 use crate::formats::luks2::{change, create, derivation, slots, validate, write};
 use crate::spec::{Cost, Spec};
 use crate::store::{MemoryStore, Store};
+use crate::volume::ConversionKind;
 
 /// A reencryption that is ready to begin.
 #[derive(Debug)]
@@ -72,7 +73,7 @@ pub fn begin(
     };
     let backward = request.backward || decrypt;
     let plan = NewReencryption {
-        mode: if decrypt { Mode::Decrypt } else { Mode::Reencrypt },
+        mode: if decrypt { ConversionKind::Decrypt } else { ConversionKind::Reencrypt },
         direction: if backward { Direction::Backward } else { Direction::Forward },
         shift: None,
         size: stores.data.len().saturating_sub(old.offset.0),
@@ -131,7 +132,7 @@ pub fn begin_decryption(
     }
     let shift = old.offset.0;
     let mut plan = NewReencryption {
-        mode: Mode::Decrypt,
+        mode: ConversionKind::Decrypt,
         direction: Direction::Forward,
         shift: Some(shift),
         size: data.len().saturating_sub(shift),
@@ -211,7 +212,7 @@ pub(super) fn encryption_header(
     let size = moved.as_ref().map_or(data.len(), |(_, size)| *size);
     let previous = linear(0, if moved.is_some() { Size::Fixed(size) } else { Size::Dynamic });
     let plan = NewReencryption {
-        mode: Mode::Encrypt,
+        mode: ConversionKind::Encrypt,
         direction: if moved.is_some() || request.backward { Direction::Backward } else { Direction::Forward },
         shift: moved.as_ref().map(|_| len),
         size,
@@ -368,7 +369,7 @@ fn cost_of(kdf: &Kdf) -> Cost<'static> {
 
 /// A reencryption to put into metadata.
 struct NewReencryption {
-    mode: Mode,
+    mode: ConversionKind,
     direction: Direction,
     shift: Option<u64>,
     size: u64,
@@ -416,8 +417,11 @@ impl NewReencryption {
         let state = state
             .ok_or_else(|| Error::misuse("the reencryption would not read back as written; nothing was changed"))?;
         let first = if self.direction == Direction::Forward { state.moved_end() } else { self.size - 1 };
-        let least =
-            if self.mode == Mode::Decrypt && self.moved.is_some() { state.moved_end() } else { state.alignment() };
+        let least = if self.mode == ConversionKind::Decrypt && self.moved.is_some() {
+            state.moved_end()
+        } else {
+            state.alignment()
+        };
         if state.zone_limit(first.min(self.size - 1)) < state.alignment() || state.zone_limit(0) < least {
             return Err(Error::misuse("the keyslots area has too little room to protect a zone")
                 .hint("Remove a keyslot that is no longer needed, or choose another resilience mode."));
@@ -453,9 +457,9 @@ impl NewReencryption {
         }
         let direction = if self.direction == Direction::Forward { "forward" } else { "backward" };
         let mode = match self.mode {
-            Mode::Reencrypt => "reencrypt",
-            Mode::Encrypt => "encrypt",
-            Mode::Decrypt => "decrypt",
+            ConversionKind::Reencrypt => "reencrypt",
+            ConversionKind::Encrypt => "encrypt",
+            ConversionKind::Decrypt => "decrypt",
         };
         let of_state = [("mode", mode), ("direction", direction)];
         Ok(Keyslot {
@@ -507,7 +511,7 @@ impl NewReencryption {
         let previous = side(&self.previous, PREVIOUS);
         let last = side(&self.last, FINAL);
         let moved = self.moved.as_ref().map(|moved| side(moved, MOVED));
-        let fixed = self.mode == Mode::Encrypt && moved.is_some();
+        let fixed = self.mode == ConversionKind::Encrypt && moved.is_some();
         ReencryptionState::beginning(number, keyslot, (previous, last, moved), self.size, fixed)
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::{
-    Beginning, HeaderAndData, Mode, Reencryption, ReencryptionState, VolumeKeys, begin, begin_decryption,
+    Beginning, HeaderAndData, Reencryption, ReencryptionState, VolumeKeys, begin, begin_decryption,
     begin_detached_encryption, begin_encryption, header_len, moves_header, status,
 };
 use claviger_crypto::Secret;
@@ -20,6 +20,7 @@ use crate::formats::luks2::metadata::{MetadataSegment, Size};
 use crate::formats::luks2::read::{ReadHeader, read};
 use crate::spec::Spec;
 use crate::store::{FileStore, Handover, InUseConversion, Lender, Store};
+use crate::volume::ConversionKind;
 
 /// The size of the store of a new detached header, in bytes: cryptsetup's default.
 const NEW_HEADER: u64 = 16 << 20;
@@ -114,22 +115,22 @@ fn must_be_possible_in_use(
     towards: Option<Towards>,
     request: &ReencryptionRequest<'_>,
 ) -> Result<()> {
-    const BEGIN_FIRST: &str =
-        "Unmount it, begin with --decrypt --init-only, mount it with --header, and continue with --resume.";
+    const BEGIN: &str = "Unmount it. Begin with `claviger reencrypt --decrypt --init-only --header FILE VOLUME`. Then mount it with \
+                         --header, and continue with --resume.";
     const UNMOUNT: &str = "Unmount it first.";
     if lender(stores).is_none() {
         return Ok(());
     }
     let (why, hint) = match towards {
         _ if stores.detached && stores.header.file().is_none() => ("its header is in a remote store", UNMOUNT),
-        Some(Towards::Encrypted) => ("it already is a volume", "To continue an encryption, use --resume."),
+        Some(Towards::Encrypted) => ("an encryption cannot begin", UNMOUNT),
         Some(Towards::Plain) if !stores.detached || moves_header(stores.header, stores.data)? => {
-            ("the decryption moves its header to a separate file", BEGIN_FIRST)
+            ("the decryption moves its header to a separate file", BEGIN)
         }
         _ if request.resilience == Some("none") => ("its zones would have no protection", UNMOUNT),
         _ => return Ok(()),
     };
-    let what = format!("reencrypting it while it is in use: {why}");
+    let what = format!("converting it while it is in use: {why}");
     Err(Error::unsupported(what).hint(format!("Nothing was changed. {hint}")))
 }
 
@@ -203,12 +204,8 @@ impl InPlaceConversion for Begun<'_> {
         (progress.done, progress.size)
     }
 
-    fn towards(&self) -> Option<Towards> {
-        match self.reencryption.state().mode {
-            Mode::Encrypt => Some(Towards::Encrypted),
-            Mode::Decrypt => Some(Towards::Plain),
-            Mode::Reencrypt => None,
-        }
+    fn kind(&self) -> ConversionKind {
+        self.reencryption.state().mode
     }
 
     fn ending(&self) -> &[u32] {

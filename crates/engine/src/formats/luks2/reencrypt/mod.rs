@@ -49,7 +49,7 @@ use crate::formats::in_use::{LiveVolume, VolumeInUse, pause};
 use crate::formats::luks::data_elsewhere;
 use crate::memory;
 use crate::store::Store;
-use crate::volume::Layout;
+use crate::volume::{ConversionKind, Layout};
 use keys::Ciphers;
 use state::{What, wrong};
 use zone::{Room, Zone};
@@ -58,7 +58,7 @@ pub use crate::formats::in_place::ReencryptionRequest;
 pub use begin::{Beginning, begin, begin_decryption, begin_detached_encryption};
 pub use front::begin_encryption;
 pub use keys::VolumeKeys;
-pub use state::{Direction, Mode, ReencryptionState, Resilience};
+pub use state::{Direction, ReencryptionState, Resilience};
 
 /// The largest zone, in bytes (cryptsetup's luks2.h, `LUKS2_REENCRYPT_MAX_HOTZONE_LENGTH`).
 pub const MAX_ZONE: u64 = 1 << 30;
@@ -180,7 +180,7 @@ impl<'a> Reencryption<'a> {
             return Err(Error::misuse(why));
         }
         self.zone = zone.unwrap_or(IN_USE_ZONE).next_multiple_of(state.alignment()).min(LARGEST_IN_USE_ZONE);
-        self.record.live = Some(volume.follow());
+        self.record.live = Some(volume.follow(self.record.state.mode));
         Ok(self)
     }
 
@@ -362,7 +362,7 @@ impl Record<'_> {
         if let (Some(moved), Some(shift)) = (&self.state.moved, self.state.shift) {
             let left = match self.state.mode {
                 // The plaintext of the first part, after everything.
-                Mode::Encrypt => moved.offset()..moved.offset() + moved.end,
+                ConversionKind::Encrypt => moved.offset()..moved.offset() + moved.end,
                 // The part after the volume's new end.
                 _ => data.len().saturating_sub(shift).max(self.state.last.offset() + self.state.size)..data.len(),
             };
@@ -483,7 +483,7 @@ fn unlocked(header: &ReadHeader, stores: &HeaderAndData<'_>, with: &Unlock<'_>) 
     let (keys, key) = volume_keys(header, &state, stores.header, with)?;
     with.has_opened();
     // Everything is rewritten and the old key's keyslots are removed: this state needs no more proof than any header.
-    let unproven = state.mode == Mode::Reencrypt && state.finished() && keys.previous.is_none();
+    let unproven = state.mode == ConversionKind::Reencrypt && state.finished() && keys.previous.is_none();
     if !unproven {
         proof::check(&header.metadata, state.keyslot, &keys, with)?;
     }

@@ -15,6 +15,7 @@ use super::ReencryptionProgress;
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::luks2::metadata::{Decimal, Digest, Id, Keyslot, Metadata, MetadataSegment, Size};
 use crate::formats::luks2::validate::is_backup;
+use crate::volume::ConversionKind;
 
 /// Flag of the segment being rewritten.
 pub(super) const HOT: &str = "in-reencryption";
@@ -24,17 +25,6 @@ pub(super) const PREVIOUS: &str = "backup-previous";
 pub(super) const FINAL: &str = "backup-final";
 /// Flag of the segment that holds the volume's first part, if that was moved.
 pub(super) const MOVED: &str = "backup-moved-segment";
-
-/// The kind of reencryption.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
-    /// The volume gets another key, cipher or sector size.
-    Reencrypt,
-    /// Plaintext is encrypted.
-    Encrypt,
-    /// The volume is decrypted: only plaintext is left.
-    Decrypt,
-}
 
 /// The direction in which the volume is rewritten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,7 +60,7 @@ pub struct Checksums {
 /// The state of a reencryption.
 pub struct ReencryptionState {
     /// The kind of reencryption.
-    pub mode: Mode,
+    pub mode: ConversionKind,
     /// The direction in which the volume is rewritten.
     pub direction: Direction,
     /// How hot zones survive an interruption, except those of the moved part.
@@ -264,7 +254,11 @@ impl ReencryptionState {
 
     /// Returns how a hot zone that begins at this byte of the plaintext survives an interruption.
     pub fn resilience_at(&self, at: u64) -> Resilience {
-        if self.mode == Mode::Decrypt && at < self.moved_end() { self.resilience_of_moved } else { self.resilience }
+        if self.mode == ConversionKind::Decrypt && at < self.moved_end() {
+            self.resilience_of_moved
+        } else {
+            self.resilience
+        }
     }
 
     /// Where the moved part ends, in bytes of the plaintext.
@@ -355,7 +349,7 @@ impl ReencryptionState {
     /// Returns the digests of a part: that of its current key, or both sides' where it is being rewritten.
     fn digests(&self, what: What, encrypted: bool) -> Vec<u32> {
         let mut digests: Vec<u32> = match what {
-            What::Hot if self.mode == Mode::Reencrypt => {
+            What::Hot if self.mode == ConversionKind::Reencrypt => {
                 [self.previous.digest, self.last.digest].into_iter().flatten().collect()
             }
             _ if encrypted => self.side(what).digest.into_iter().collect(),
@@ -369,9 +363,9 @@ impl ReencryptionState {
     fn check_sides(&self) -> Result<()> {
         let kinds = (self.previous.segment.kind.as_str(), self.last.segment.kind.as_str());
         let expected = match self.mode {
-            Mode::Reencrypt => ("crypt", "crypt"),
-            Mode::Encrypt => ("linear", "crypt"),
-            Mode::Decrypt => ("crypt", "linear"),
+            ConversionKind::Reencrypt => ("crypt", "crypt"),
+            ConversionKind::Encrypt => ("linear", "crypt"),
+            ConversionKind::Decrypt => ("crypt", "linear"),
         };
         if kinds != expected {
             return Err(wrong("segments", format!("a {} segment cannot become a {} one", kinds.0, kinds.1)));
@@ -392,7 +386,7 @@ impl ReencryptionState {
             );
             return Err(wrong("segments", what));
         }
-        let needs_moved = self.shift.is_some() && self.mode != Mode::Reencrypt;
+        let needs_moved = self.shift.is_some() && self.mode != ConversionKind::Reencrypt;
         match &self.moved {
             Some(moved) if needs_moved && moved.segment.kind == self.previous.segment.kind && moved.end > 0 => Ok(()),
             None if !needs_moved => Ok(()),
@@ -458,7 +452,7 @@ impl ReencryptionState {
     fn check_moved(&self) -> Result<()> {
         let Some(moved) = self.moved.as_ref().filter(|_| !self.finished()) else { return Ok(()) };
         let fits = match self.mode {
-            Mode::Decrypt => moved.offset() == self.last.offset(),
+            ConversionKind::Decrypt => moved.offset() == self.last.offset(),
             _ => moved.offset() >= self.last.offset().saturating_add(self.size),
         };
         if fits && moved.end <= self.size && self.shift.is_some_and(|shift| moved.end <= shift) {
@@ -574,11 +568,11 @@ fn links(digests: &BTreeMap<u32, Digest>, segment: u32) -> Vec<u32> {
     digests.iter().filter(|(_, digest)| digest.segments.contains(&Id(segment))).map(|(number, _)| *number).collect()
 }
 
-fn mode(keyslot: &Keyslot) -> Result<Mode> {
+fn mode(keyslot: &Keyslot) -> Result<ConversionKind> {
     match keyslot.other.get("mode").and_then(Value::as_str) {
-        Some("reencrypt") => Ok(Mode::Reencrypt),
-        Some("encrypt") => Ok(Mode::Encrypt),
-        Some("decrypt") => Ok(Mode::Decrypt),
+        Some("reencrypt") => Ok(ConversionKind::Reencrypt),
+        Some("encrypt") => Ok(ConversionKind::Encrypt),
+        Some("decrypt") => Ok(ConversionKind::Decrypt),
         _ => Err(wrong("mode", "the reencryption keyslot does not name the operation")),
     }
 }
