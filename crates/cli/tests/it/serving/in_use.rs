@@ -492,6 +492,46 @@ fn a_reencryption_in_use_survives_the_end_of_either_process() {
 }
 
 #[test]
+fn a_bitlocker_conversion_in_use_survives_the_end_of_either_process() {
+    let folder = Folder::new();
+    let volume = folder.str("bitlocker");
+    let create = ["create", "--format", "BitLocker", "--quick", "--size", "26M", "--password-file", &folder.password];
+    run(create.into_iter().chain([&*volume])).succeeds();
+    let mut served = serve(&folder, &[&volume]);
+    // The reserved areas come after that.
+    served.size = 24 << 20;
+    if fill(&served).is_none() {
+        return;
+    }
+    let decrypt = || {
+        let mut work = reencrypt(&folder, &["--decrypt", &volume]);
+        work.stderr(Stdio::piped()).spawn().expect("it starts")
+    };
+    for round in 0..6 {
+        let mut work = decrypt();
+        thread::sleep(Duration::from_millis(round * 40));
+        let _ = kill_process(Pid::from_child(&work), if round % 2 == 0 { Signal::KILL } else { Signal::INT });
+        work.wait().expect("it ends");
+        wait_until("the file is back", || run(["keyslot", "list", &volume]).code == 0);
+        is_full(&served);
+    }
+    let work = decrypt();
+    wait_until("it works", || listed_reencryption(&volume).is_some_and(|(done, _)| done > 0));
+    drop(served);
+    let ended = work.wait_with_output().expect("it ends");
+    let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert!(!ended.status.success() && said.contains("has ended") && said.contains("--resume"), "{said}");
+    let mut again = serve(&folder, &[&volume]);
+    again.size = 24 << 20;
+    is_full(&again);
+    done(decrypt().wait_with_output().expect("it ends")).fails(5, &["was interrupted", "Unmount it first"]);
+    is_full(&again);
+    again.stop().succeeds();
+    run(["reencrypt", "--resume", "--password-file", &folder.password, &volume]).succeeds();
+    assert!(fs::read(&volume).expect("it is there")[..24 << 20].iter().all(|byte| *byte == 0x5a));
+}
+
+#[test]
 fn what_cannot_be_reencrypted_in_use_is_refused_before_anything_is_changed() {
     let folder = Folder::new();
     let volume = folder.luks2("v.luks");
