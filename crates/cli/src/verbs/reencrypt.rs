@@ -190,6 +190,9 @@ struct Reencrypted {
     finished: bool,
     /// What was done.
     kind: ConversionKind,
+    /// Whether the format has header backups.
+    #[serde(skip)]
+    has_backups: bool,
     /// The size of the rewritten data, in bytes.
     size: u64,
     /// The time that took, in seconds.
@@ -369,7 +372,7 @@ impl Args {
 
 impl Report for Reencrypted {
     fn text(&self, out: &mut dyn Write) -> io::Result<()> {
-        let Self { path, finished, kind, size, seconds, ended_keyslots, protectors: _ } = self;
+        let Self { path, finished, kind, has_backups, size, seconds, ended_keyslots, protectors: _ } = self;
         let path = output::printable(path);
         if !finished {
             let resume = advice::with_volume("To continue: `claviger reencrypt --resume VOLUME`.");
@@ -387,16 +390,16 @@ impl Report for Reencrypted {
             writeln!(out, "Keyslots {} were removed with the old key.", slots.join(", "))?;
         }
         let next = match kind {
-            ConversionKind::Decrypt => {
-                "It is plaintext now. Destroy its header backups: they still hold the old key.".to_owned()
+            ConversionKind::Decrypt if *has_backups => {
+                "It is plaintext now. Destroy its header backups: they hold the old key."
             }
-            ConversionKind::Encrypt => {
-                advice::with_header("Now back up the header: `claviger header backup VOLUME FILE`.")
+            ConversionKind::Decrypt => "It is plaintext now.",
+            ConversionKind::Encrypt if *has_backups => "Now back up the header: `claviger header backup VOLUME FILE`.",
+            ConversionKind::Encrypt => return Ok(()),
+            ConversionKind::Reencrypt => {
+                "Earlier header backups no longer work. Destroy them, and make a new one: `claviger header backup VOLUME FILE`."
             }
-            ConversionKind::Reencrypt => advice::with_header(
-                "Earlier header backups no longer work. Destroy them, and make a new one: `claviger header backup VOLUME FILE`.",
-            ),
         };
-        writeln!(out, "{next}")
+        writeln!(out, "{}", advice::with_header(next))
     }
 }

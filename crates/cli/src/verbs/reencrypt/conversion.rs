@@ -9,6 +9,7 @@ use claviger_engine::formats::takes::{self, Purpose};
 use claviger_engine::formats::{
     self, Format, InPlaceConversion, InPlaceConverter, InPlaceStores, Reencrypter, ReencryptionRequest, Towards,
 };
+use claviger_engine::volume::ConversionKind;
 use claviger_engine::{Credential, Error, ErrorKind, FORMATS, Result, Spec, Store};
 
 use super::{Args, DEFAULT_FORMAT, Reencrypted, ReencryptionTarget, enter_sandbox};
@@ -62,7 +63,11 @@ pub fn carry_out(
     let (_, size) = conversion.progress();
     let (kind, ended_keyslots) = (conversion.kind(), conversion.ending().to_vec());
     let (begun, stop) = (Instant::now(), AtomicBool::new(true));
-    let bar = Progress::bytes(if of.converter.reencrypter().is_some() { "Reencrypting" } else { "Converting" });
+    let bar = Progress::bytes(match kind {
+        ConversionKind::Reencrypt => "Reencrypting",
+        ConversionKind::Encrypt => "Encrypting",
+        ConversionKind::Decrypt => "Decrypting",
+    });
     let cancel = if args.init_only { &stop } else { cancel::flag() };
     let done = conversion.run(&|done, all| bar.at(done, all), cancel);
     bar.clear();
@@ -71,8 +76,9 @@ pub fn carry_out(
         done => done.map_err(at)?,
     }
     let (path, seconds) = (FileName::path(&args.path), begun.elapsed().as_secs_f64());
+    let (finished, has_backups) = (!args.init_only, of.converter.reencrypter().is_some());
     output::print(
-        &Reencrypted { path, finished: !args.init_only, kind, size, seconds, ended_keyslots, protectors },
+        &Reencrypted { path, finished, kind, has_backups, size, seconds, ended_keyslots, protectors },
         args.json,
     )
 }

@@ -74,7 +74,7 @@ impl InPlaceConverter for BitLocker {
         converting.must_be_whole()?;
         converting.rate = request.rate;
         converting.live = Some(volume.follow(converting.kind()));
-        converting.run(progress, cancel)
+        converting.carry_out(progress, cancel)
     }
 
     fn begin_encryption(
@@ -340,13 +340,6 @@ impl<'a> Converting<'a> {
             .hint("Nothing was changed. Unmount it first."))
     }
 
-    fn kind(&self) -> ConversionKind {
-        match self.towards {
-            Towards::Encrypted => ConversionKind::Encrypt,
-            Towards::Plain => ConversionKind::Decrypt,
-        }
-    }
-
     fn watermark(&self) -> u64 {
         self.places.encrypted
     }
@@ -522,16 +515,19 @@ impl InPlaceConversion for Converting<'_> {
     }
 
     fn kind(&self) -> ConversionKind {
-        (*self).kind()
+        match self.towards {
+            Towards::Encrypted => ConversionKind::Encrypt,
+            Towards::Plain => ConversionKind::Decrypt,
+        }
     }
 
     fn run(self: Box<Self>, progress: &dyn Fn(u64, u64), cancel: &AtomicBool) -> Result<()> {
-        (*self).run(progress, cancel)
+        self.carry_out(progress, cancel)
     }
 }
 
 impl Converting<'_> {
-    fn run(mut self, progress: &dyn Fn(u64, u64), cancel: &AtomicBool) -> Result<()> {
+    fn carry_out(mut self, progress: &dyn Fn(u64, u64), cancel: &AtomicBool) -> Result<()> {
         if !self.store.writable() {
             return Err(Error::misuse("it was opened read-only; nothing was changed"));
         }
