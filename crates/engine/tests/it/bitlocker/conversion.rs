@@ -314,7 +314,7 @@ fn what_is_written_after_a_fault_is_there() {
             before: &case.made.image,
             contents: &case.made.plaintext,
             // What tells a file system from ciphertext stays.
-            reserved: &[vec![0..4096], case.made.layout.reserved()].concat(),
+            reserved: &std::iter::once(0..4096).chain(case.made.layout.reserved()).collect::<Vec<_>>(),
             begin: &|store| case.begin_in_use(store),
             convert: &|_, volume| case.convert_in_use(volume),
             read: &|store| case.plaintext(store),

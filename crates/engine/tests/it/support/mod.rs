@@ -137,6 +137,9 @@ pub fn written_meanwhile(volume: &Volume, before: &[u8], reserved: &[Range<u64>]
     contents
 }
 
+/// Converts a volume that lies in a store.
+pub type Converts<'a> = dyn Fn(&Arc<dyn Store>, &Volume) -> Result<()> + 'a;
+
 /// A conversion in use, step by step.
 pub struct ConversionInUse<'a> {
     pub name: &'a str,
@@ -146,7 +149,7 @@ pub struct ConversionInUse<'a> {
     pub reserved: &'a [Range<u64>],
     /// Opens the volume, and begins.
     pub begin: &'a dyn Fn(&Arc<dyn Store>) -> Result<Volume>,
-    pub convert: &'a dyn Fn(&Arc<dyn Store>, &Volume) -> Result<()>,
+    pub convert: &'a Converts<'a>,
     /// The plaintext, by opening it anew.
     pub read: &'a dyn Fn(&Arc<dyn Store>) -> Vec<u8>,
     /// Resumes it unless it is done.
