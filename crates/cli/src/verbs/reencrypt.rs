@@ -253,8 +253,12 @@ impl Args {
     fn check_in_use(&self, of: &Convertible, data: &dyn Store) -> Result<()> {
         let is_empty =
             |path: &Path| fs::metadata(path).map_or(true, |metadata| metadata.is_file() && metadata.len() == 0);
-        let new_header = self.header.as_deref().is_some_and(|path| !remote::is_remote(path) && is_empty(path));
-        if (of.new || new_header) && is_borrowed(data) {
+        let begun = |reencrypter: &dyn Reencrypter| matches!(reencrypter.status(data), Ok(Some(true)));
+        let new = match &self.header {
+            Some(path) => self.towards().is_some() && !remote::is_remote(path) && is_empty(path),
+            None => of.new && !of.converter.reencrypter().is_some_and(begun),
+        };
+        if new && is_borrowed(data) {
             return Err(Error::unsupported("beginning this conversion while the volume is in use").hint(
                 "Nothing was changed. Unmount it, and begin with --init-only. Then mount it again, and continue with --resume.",
             ));

@@ -154,7 +154,7 @@ fn must_follow(volume: &Volume, request: &InUseConversion) -> Result<()> {
     }
     // Less than a sector at the end is not used.
     if volume.len() != request.len - request.len % layout.sector_size() {
-        return refused("its size in the header is another one; first resize it");
+        return refused("its header gives a different size");
     }
     Ok(())
 }

@@ -434,6 +434,18 @@ mod tests {
         assert_eq!(ask(&shared, [DECRYPT, 0, 512], 0), DONE);
     }
 
+    /// The file may grow under it, unlike under other segments.
+    #[test]
+    fn the_last_segment_has_no_end() {
+        let [_, encrypted, _] = layout().segments().to_vec().try_into().expect("three segments");
+        let alone = Layout::new(vec![Segment { at: 0, ..encrypted }]).expect("a good layout");
+        let (_server, shared) = key_process_of(&alone);
+        assert_eq!(ask(&shared, [ENCRYPT, 0, 512], 9 * LEN as u64), DONE);
+        for (len, into) in [(512, 9 * LEN as u64 + 1), (512, u64::MAX - 511), (1024, u64::MAX - 1023)] {
+            assert_eq!(ask(&shared, [ENCRYPT, 0, len], into), REFUSED, "{len} {into}");
+        }
+    }
+
     #[test]
     fn tags_without_room_are_refused_and_wrong_ones_are_named() {
         let specification = aead::AeadSpecification::parse("aes-xts-plain64", "hmac(sha256)").expect("it is known");

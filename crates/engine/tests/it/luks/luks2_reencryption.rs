@@ -1,7 +1,8 @@
 //! Reencryption of LUKS2 volumes: what is there afterwards, what a crash or a fault at any write leaves, and what cryptsetup says.
 
-use std::sync::Arc;
+use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
 use crate::support::{ConversionInUse, shared, while_used, written_after_a_fault, written_meanwhile};
 use crate::torture::{Scenario, Verb};
@@ -313,6 +314,65 @@ fn what_is_written_meanwhile_is_there() {
         assert!(read_all(&volume) == expected, "in the volume in use");
         assert!(bed.plaintext().expect("it opens") == expected, "after opening it again");
     }
+}
+
+/// A detached header whose store notes what a power cut after each flush would leave of it, and of the data.
+struct Snapshots {
+    header: MemoryStore,
+    data: Arc<CachedStore>,
+    seen: Mutex<Vec<[Vec<u8>; 2]>>,
+}
+
+impl Store for Snapshots {
+    fn len(&self) -> u64 {
+        self.header.len()
+    }
+
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.header.read_at(offset, out)
+    }
+
+    fn write_clobbering(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
+        self.header.write_clobbering(offset, data)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.seen.lock().expect("nobody panics").push([self.header.to_vec(), self.data.on_disk()]);
+        Ok(())
+    }
+}
+
+/// Bytes that a client wrote before, and did not flush: after a power cut there is the old block or the new one, and nothing else.
+#[test]
+fn a_power_cut_leaves_old_or_new_blocks_behind_a_detached_header() {
+    let before = volume(4096, true, FRONT, DATA);
+    let (old, new) = (contents(DATA), contents(DATA).iter().map(|byte| !byte).collect::<Vec<u8>>());
+    let data = Arc::new(CachedStore::new(before[FRONT..].to_vec(), u64::MAX));
+    let header = MemoryStore::new(before[..FRONT].to_vec());
+    let snapshots = Arc::new(Snapshots { header, data: Arc::clone(&data), seen: Mutex::default() });
+    let (header, data) = (Arc::clone(&snapshots) as Arc<dyn Store>, data as Arc<dyn Store>);
+    let credentials = [passphrase()];
+    let with = Unlock::with(&credentials);
+    let opened = |header: &Arc<dyn Store>, data: &Arc<dyn Store>| {
+        LUKS2.open_detached(header, data).and_then(|header| header.unlock(&with))
+    };
+    let volume = Volume::new(Arc::clone(&data), opened(&header, &data).expect("it opens").layout);
+    volume.write_clobbering(0, &mut new.clone()).expect("it is written");
+    let stores = HeaderAndData::new(&*header, Some(&*data));
+    let begun = reencrypt::begin(&stores, &with, &ReencryptionRequest::default(), false).expect("it can begin");
+    begun.edit.carry_out(&*header).expect("it begins");
+    let request = InUseConversion { len: volume.len(), zone: Some(ZONE), rate: None };
+    let in_use = VolumeInUse::new(&volume, Some(&header));
+    in_use.convert(&with, &request, &|_, _| {}, &AtomicBool::new(false)).expect("nothing fails");
+    let seen = snapshots.seen.lock().expect("nobody panics");
+    for (number, [header, data]) in seen.iter().enumerate() {
+        let [header, data] = [header, data].map(|bytes| shared(MemoryStore::new(bytes.clone())));
+        let layout = opened(&header, &data).unwrap_or_else(|e| panic!("flush {number}: {e}")).layout;
+        let now = read_all(&Volume::new(data, layout));
+        let blocks = now.chunks(4096).zip(old.chunks(4096).zip(new.chunks(4096)));
+        assert!(blocks.into_iter().all(|(now, (old, new))| now == old || now == new), "flush {number}");
+    }
+    assert!(seen.len() > 8, "{}", seen.len());
 }
 
 #[test]

@@ -104,6 +104,15 @@ fn blocks(len: usize, reserved: &[Range<u64>]) -> Vec<usize> {
     (0..len).step_by(UNIT).filter(free).collect()
 }
 
+/// Sets a flag on drop, also after a panic.
+struct SetOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for SetOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Two threads write random blocks, each its own, and read them back, until `work` is done. Returns what the contents then are.
 pub fn written_meanwhile(volume: &Volume, before: &[u8], reserved: &[Range<u64>], work: impl FnOnce()) -> Vec<u8> {
     let (done, all) = (AtomicBool::new(false), blocks(before.len(), reserved));
@@ -126,11 +135,13 @@ pub fn written_meanwhile(volume: &Volume, before: &[u8], reserved: &[Range<u64>]
     let written = std::thread::scope(|scope| {
         let writer = &writer;
         let threads = [0, 1].map(|number| scope.spawn(move || writer(number)));
+        let ends = SetOnDrop(&done);
         work();
-        done.store(true, Ordering::Relaxed);
+        drop(ends);
         threads.map(|thread| thread.join().expect("it reads what it wrote"))
     });
     let mut contents = before.to_vec();
+    assert!(written.iter().all(|(_, theirs)| *theirs != contents), "each has written something");
     for (blocks, theirs) in written {
         blocks.iter().for_each(|at| contents[*at..][..UNIT].copy_from_slice(&theirs[*at..][..UNIT]));
     }

@@ -326,6 +326,11 @@ impl Record<'_> {
         if matches!(self.state.resilience_at(zone.at.start), Resilience::None) {
             return Ok(());
         }
+        // Flushing a detached header does not flush the data. After a crash, data that were only in the page cache would not match the
+        // protection, and older ones in their place would count as rewritten.
+        if self.stores.detached {
+            self.stores.data.flush()?;
+        }
         zone.write_protection(&self.state, &self.stores)?;
         self.live.iter_mut().for_each(|live| live.doubt(zone.at.clone()));
         self.state.hot = Some(zone.at.clone());
