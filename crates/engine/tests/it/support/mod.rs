@@ -12,8 +12,8 @@ use std::io::Write;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Barrier};
 
 use claviger_crypto::hash;
 use claviger_crypto::modes::AuthenticatedCipher;
@@ -116,10 +116,12 @@ impl Drop for SetOnDrop<'_> {
 /// Two threads write random blocks, each its own, and read them back, until `work` is done. Returns what the contents then are.
 pub fn written_meanwhile(volume: &Volume, before: &[u8], reserved: &[Range<u64>], work: impl FnOnce()) -> Vec<u8> {
     let (done, all) = (AtomicBool::new(false), blocks(before.len(), reserved));
+    // Each writes something first.
+    let begun = Barrier::new(3);
     let writer = |number: usize| {
         let mut random = Random::new(number as u64);
         let mine: Vec<usize> = all.iter().copied().skip(number).step_by(2).collect();
-        let mut contents = before.to_vec();
+        let (mut contents, mut first) = (before.to_vec(), true);
         while !done.load(Ordering::Relaxed) {
             let at = mine[random.below(mine.len())];
             let (from, len) = if random.below(2) == 0 { (at, UNIT) } else { (at + 700, 1100) };
@@ -129,6 +131,9 @@ pub fn written_meanwhile(volume: &Volume, before: &[u8], reserved: &[Range<u64>]
             let mut now = [0; UNIT];
             volume.read_at(at as u64, &mut now).expect("it is open at last");
             assert!(now[..] == contents[at..][..UNIT], "block at {at} of {number}");
+            if std::mem::take(&mut first) {
+                begun.wait();
+            }
         }
         (mine, contents)
     };
@@ -136,12 +141,12 @@ pub fn written_meanwhile(volume: &Volume, before: &[u8], reserved: &[Range<u64>]
         let writer = &writer;
         let threads = [0, 1].map(|number| scope.spawn(move || writer(number)));
         let ends = SetOnDrop(&done);
+        begun.wait();
         work();
         drop(ends);
         threads.map(|thread| thread.join().expect("it reads what it wrote"))
     });
     let mut contents = before.to_vec();
-    assert!(written.iter().all(|(_, theirs)| *theirs != contents), "each has written something");
     for (blocks, theirs) in written {
         blocks.iter().for_each(|at| contents[*at..][..UNIT].copy_from_slice(&theirs[*at..][..UNIT]));
     }
