@@ -319,7 +319,7 @@ impl Args {
             }
             return Ok(Some((store, None)));
         }
-        // The header of another volume in use is none of this command's business.
+        // Only the header of the volume in use is borrowed, never that of another volume.
         let open = || match is_borrowed(data) {
             true => FileStore::open_or_borrow(path, Access::ReadWrite, sessions::borrow),
             false => FileStore::open(path, Access::ReadWrite),

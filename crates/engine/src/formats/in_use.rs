@@ -169,7 +169,8 @@ fn must_match(volume: &Volume, layout: Layout) -> Result<()> {
     let same = outline(&volume.layout()) == outline(&layout);
     let len = volume.len();
     let by_header = Volume::new(volume.store().clone(), layout);
-    let mut live = LiveVolume { volume, in_doubt: None };
+    // Open again on return.
+    let live = LiveVolume { volume, in_doubt: None };
     live.close(0..len, 0..0);
     let reads_same = || -> Result<bool> {
         for at in [0, len / 2, len.saturating_sub(COMPARED)] {
@@ -183,7 +184,6 @@ fn must_match(volume: &Volume, layout: Layout) -> Result<()> {
         Ok(true)
     };
     let matches = if same { reads_same() } else { Ok(false) };
-    live.open(None, 0..0);
     match matches? {
         true => Ok(()),
         false => Err(Error::misuse("the volume in use was not opened with this header")),

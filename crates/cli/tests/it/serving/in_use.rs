@@ -113,7 +113,7 @@ fn a_detached_header_changes_while_a_key_process_holds_the_keys() {
         changed(&header, &folder.password, &new).succeeds();
         run(["unlock", "--header", &header, "--password-file", &new, &data]).succeeds();
         changed(&header, &new, &folder.password).succeeds();
-        // Other data are none of this session's business.
+        // Its header is not lent for other data.
         let copy = folder.str("copy");
         fs::copy(&data, &copy).expect("copied");
         let reencrypt = ["reencrypt", "--yes", "--header", &header, "--password-file", &folder.password, &copy];
@@ -240,6 +240,17 @@ fn served_full(folder: &Folder) -> Option<(String, Served)> {
     let create = create.into_iter().chain(CHEAP);
     run(create.chain(["--password-file", &*folder.password, &volume])).succeeds();
     let served = serve(folder, &[&volume]);
+    fill(&served)?;
+    Some((volume, served))
+}
+
+/// The same with BitLocker, up to the reserved areas.
+fn served_full_bitlocker(folder: &Folder) -> Option<(String, Served)> {
+    let volume = folder.str("bitlocker");
+    let create = ["create", "--format", "BitLocker", "--quick", "--size", "26M", "--password-file", &folder.password];
+    run(create.into_iter().chain([&*volume])).succeeds();
+    let mut served = serve(folder, &[&volume]);
+    served.size = 24 << 20;
     fill(&served)?;
     Some((volume, served))
 }
@@ -411,32 +422,20 @@ fn a_conversion_that_moves_the_data_is_resumed_while_clients_read_and_write() {
 #[test]
 fn a_bitlocker_volume_is_converted_while_clients_read_and_write() {
     let folder = Folder::new();
-    let volume = folder.str("bitlocker");
-    let create = ["create", "--format", "BitLocker", "--quick", "--size", "26M", "--password-file", &folder.password];
-    run(create.into_iter().chain([&*volume])).succeeds();
-    let served = serve(&folder, &[&volume]);
-    // The reserved areas come after that.
-    let all = |what: &str| qemu_io(&served.uri, &format!("{what} -P 0x5a 0 24M"));
-    if all("write").is_none() {
-        return;
-    }
-    let is_full = || {
-        let (good, out) = all("read").expect("as before");
-        assert!(good, "{out}");
-    };
+    let Some((volume, served)) = served_full_bitlocker(&folder) else { return };
     // Half of it, then the other way round, then all of it.
     let begun = reencrypt(&folder, &["--decrypt", &volume]).stderr(Stdio::piped()).spawn().expect("it starts");
     wait_until("half is done", || listed_reencryption(&volume).is_some_and(|(done, size)| done > size / 4));
     kill_process(Pid::from_child(&begun), Signal::INT).expect("it runs");
     done(begun.wait_with_output().expect("it ends")).fails(8, &["--resume"]);
-    is_full();
+    is_full(&served);
     used_until_done(&served, &volume, reencrypt(&folder, &["--encrypt", &volume]));
-    is_full();
+    is_full(&served);
     let plain = || fs::read(&volume).expect("it is there")[..24 << 20].iter().all(|byte| *byte == 0x5a);
     assert!(!plain());
     is_listed_as(&volume, "BitLocker", "AES");
     used_until_done(&served, &volume, reencrypt(&folder, &["--decrypt", &volume]));
-    is_full();
+    is_full(&served);
     is_listed_as(&volume, "none", "none");
     // From here on it is the server's plaintext, whatever program made the file system in it.
     let before = fs::read(&volume).expect("it is there");
@@ -497,15 +496,7 @@ fn a_reencryption_in_use_survives_the_end_of_either_process() {
 #[test]
 fn a_bitlocker_conversion_in_use_survives_the_end_of_either_process() {
     let folder = Folder::new();
-    let volume = folder.str("bitlocker");
-    let create = ["create", "--format", "BitLocker", "--quick", "--size", "26M", "--password-file", &folder.password];
-    run(create.into_iter().chain([&*volume])).succeeds();
-    let mut served = serve(&folder, &[&volume]);
-    // The reserved areas come after that.
-    served.size = 24 << 20;
-    if fill(&served).is_none() {
-        return;
-    }
+    let Some((volume, served)) = served_full_bitlocker(&folder) else { return };
     let decrypt = || {
         let mut work = reencrypt(&folder, &["--decrypt", &volume]);
         work.stderr(Stdio::piped()).spawn().expect("it starts")

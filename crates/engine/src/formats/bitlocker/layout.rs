@@ -175,7 +175,7 @@ impl Places {
     /// The range of the plaintext that is stored in this part of the data.
     pub fn plaintext_of(&self, stored: &Range<u64>) -> Range<u64> {
         let moved = self.header_place..self.header_place + self.header;
-        let shift = if !self.vista && moved.contains(&stored.start) { self.header_place } else { 0 };
+        let shift = if moved.contains(&stored.start) { self.header_place } else { 0 };
         stored.start - shift..stored.end - shift
     }
 

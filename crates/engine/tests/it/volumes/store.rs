@@ -194,7 +194,7 @@ fn borrowed(path: &Path, access: Access, file: fs::File) -> claviger_engine::Res
     FileStore::borrow(path, access, Loan { file, lender: Box::new(Nobody) })
 }
 
-/// It shares the descriptor's lock with whoever handed it over.
+/// Closing it must not release the lock of the process that handed it over.
 #[test]
 fn a_file_that_was_handed_over_and_closed_stays_locked() {
     let file = tempfile::NamedTempFile::new().expect("a file");

@@ -2,12 +2,12 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use claviger_crypto::Secret;
+
 use super::{
     Beginning, HeaderAndData, Reencryption, ReencryptionState, VolumeKeys, begin, begin_decryption,
     begin_detached_encryption, begin_encryption, header_len, moves_header, status,
 };
-use claviger_crypto::Secret;
-
 use crate::advice::Advice;
 use crate::credential::{Credential, Unlock};
 use crate::error::{Error, ErrorKind, Result};
