@@ -23,7 +23,7 @@ AARCH64 := aarch64-unknown-linux-gnu
 # Crates whose public API is listed in docs/api.
 LIBRARIES := claviger-crypto claviger-engine claviger-serve
 
-.PHONY: all build try window window-test window-lint window-screen window-pictures bindings bindings-test bindings-lint bindings-header bindings-install test build-tests test-aarch64 soak fuzz fuzz-check torture races lint dependencies sbom reproducible api api-check doc package msrv studies book man install uninstall deb deb-test static release clean
+.PHONY: all build try window window-test window-lint window-screen window-pictures bindings bindings-test bindings-lint bindings-header bindings-install test build-tests authenticator test-aarch64 soak fuzz fuzz-check torture races lint dependencies sbom reproducible api api-check doc package msrv studies book man install uninstall deb deb-test static release clean
 
 all: build
 
@@ -116,12 +116,16 @@ bindings-install:
 	    >$(DESTDIR)$(PREFIX)/lib/pkgconfig/claviger.pc
 
 # Every test. A test that cannot run says SKIPPED and why; with CI=true in the environment it fails instead.
-test:
+test: authenticator
 	tools/install-deps.sh test
 	tools/test.sh $(CARGO)
 
-build-tests:
+build-tests: authenticator
 	$(CARGO) test --locked --workspace --no-run
+
+# A FIDO2 key in software, for tests. A workspace of its own, because its licence is not that of the program.
+authenticator:
+	$(CARGO) build --locked --manifest-path authenticator/Cargo.toml --target-dir $(TARGET)/authenticator
 
 # The ciphers' kernels for AArch64, in an emulator: all lengths, alignments and modes. Tests that inspect memory in procfs, or
 # another process, cannot run there.
@@ -153,7 +157,7 @@ fuzz-check:
 # about 10^8 executions), SECONDS=N is the time of the mount tests, and ENDURE=N that of the endurance tests.
 TORTURE_POINTS ?= 100000
 FUZZ ?= 6000
-torture:
+torture: authenticator
 	tools/install-deps.sh test
 	CLAVIGER_WHOLE=yes tools/test.sh $(CARGO)
 	TORTURE_POINTS=$(TORTURE_POINTS) $(CARGO) test --locked --release -p claviger-engine --test it -- --ignored torture --nocapture --test-threads 1
@@ -171,7 +175,7 @@ races:
 lint:
 	tools/dependencies.py check
 	# Separate workspaces, whose lock files are checked as well.
-	for folder in bench bindings fuzz window; do $(CARGO) metadata --locked --format-version=1 --manifest-path $$folder/Cargo.toml >/dev/null || exit; done
+	for folder in authenticator bench bindings fuzz window; do $(CARGO) metadata --locked --format-version=1 --manifest-path $$folder/Cargo.toml >/dev/null || exit; done
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 	# It checks a few files: optimising it would take longer than its run.

@@ -5,7 +5,7 @@ use crate::file_formats::efs::EfsInfo;
 use crate::filesystems::ntfs;
 use crate::formats::{bitlocker, filevault2, loopaes, luks2, plain, truecrypt};
 use crate::private_keys::{self, dpapi};
-use crate::{clevis, logical_volumes, tpm2};
+use crate::{clevis, fido2, logical_volumes, tpm2};
 
 /// Parses a decrypted header of TrueCrypt or VeraCrypt: up to 448 bytes.
 pub fn truecrypt_header(bytes: &[u8]) {
@@ -82,6 +82,9 @@ pub fn tokens(json: &[u8]) {
     let Ok(serde_json::Value::Object(token)) = serde_json::from_slice(json) else { return };
     let _ = clevis::Jwe::parse(&token);
     let _ = clevis::Advertisement::parse(json);
+    if let Ok(fido2) = fido2::Fido2Token::parse(&token) {
+        assert_eq!(fido2::Fido2Token::parse(&fido2.token()).ok(), Some(fido2), "what is written reads back");
+    }
     let Ok(mut envelope) = tpm2::Envelope::parse(&token) else { return };
     let _ = envelope.take_signatures(json);
     if let Ok(again) = tpm2::Envelope::parse(&envelope.token()) {
@@ -92,6 +95,11 @@ pub fn tokens(json: &[u8]) {
 /// Seals and unseals with a TPM whose responses are these bytes: each response follows its length, in two bytes.
 pub fn tpm2_answers(bytes: &[u8]) {
     tpm2::fuzz_answers(bytes);
+}
+
+/// Enrolls with a FIDO2 key whose answers are these bytes, and asks it for secrets: each answer follows its length, in two bytes.
+pub fn fido2_answers(bytes: &[u8]) {
+    fido2::fuzz_answers(bytes);
 }
 
 /// Parses LVM2's metadata text, and checks where it places logical volumes.

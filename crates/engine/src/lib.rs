@@ -118,6 +118,7 @@ pub mod deadline;
 pub mod diagnosis;
 pub mod edit;
 pub mod error;
+pub mod fido2;
 pub mod file_formats;
 pub mod filesystems;
 pub mod formats;

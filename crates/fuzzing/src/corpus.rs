@@ -564,6 +564,32 @@ fn base64url(bytes: &[u8]) -> String {
     (0..bytes.len() * 8).step_by(6).map(|first| char::from(ALPHABET[usize::from(digit(first))])).collect()
 }
 
+/// The generator of P-256.
+const GENERATOR: &[u8; 64] = b"\x6b\x17\xd1\xf2\xe1\x2c\x42\x47\xf8\xbc\xe6\xe5\x63\xa4\x40\xf2\x77\x03\x7d\x81\x2d\xeb\x33\xa0\xf4\xa1\x39\x45\xd8\x98\xc2\x96\
+    \x4f\xe3\x42\xe2\xfe\x1a\x7f\x9b\x8e\xe7\xeb\x4a\x7c\x0f\x9e\x16\x2b\xce\x33\x57\x6b\x31\x5e\xce\xcb\xb6\x40\x68\x37\xbf\x51\xf5";
+
+/// Answers of a FIDO2 key that enrolls and computes secrets: without a PIN, and with one.
+pub fn fido2_answers() -> Vec<Vec<u8>> {
+    let answer = |parts: &[&[u8]]| {
+        let all = [&[0][..], &parts.concat()].concat();
+        [&(all.len() as u16).to_be_bytes()[..], &all].concat()
+    };
+    let (x, y) = GENERATOR.split_at(32);
+    let info = |pin: &[u8]| {
+        answer(&[b"\xa4\x01\x81\x68FIDO_2_0\x02\x81\x6bhmac-secret\x04\xa1\x69clientPin", pin, b"\x06\x81\x02"])
+    };
+    let data = |flags: u8, len: u8| [&[0x02, 0x58, len][..], &[7; 32], &[flags, 0, 0, 0, 1]].concat();
+    let made = answer(&[b"\xa3\x01\x64none", &data(0x41, 72), &[0; 16], &[0, 16], &[9; 16], b"\xa0\x03\xa0"]);
+    let agreed = answer(&[b"\xa1\x01\xa5\x01\x02\x03\x38\x18\x20\x01\x21\x58\x20", x, b"\x22\x58\x20", y]);
+    let token = answer(&[b"\xa1\x02\x58\x30", &[5; 48]]);
+    let computed = answer(&[b"\xa1", &data(0x81, 100), b"\xa1\x6bhmac-secret\x58\x30", &[3; 48]]);
+    let without =
+        [&info(b"\xf4"), &made, &agreed, &computed, &computed, &agreed, &computed].map(Vec::as_slice).concat();
+    let proven = [&agreed, &token].map(Vec::as_slice).concat();
+    let with = [&info(b"\xf5"), &proven, &made, &proven, &agreed, &computed, &computed, &proven, &agreed, &computed];
+    vec![without, with.map(Vec::as_slice).concat(), b"\x00\x01\x2e".to_vec()]
+}
+
 /// Answers of a TPM that creates a primary key and accepts all later commands.
 pub fn tpm2_answers() -> Vec<Vec<u8>> {
     let answer = |tag: u16, code: u32, behind: &[u8]| {
@@ -572,10 +598,8 @@ pub fn tpm2_answers() -> Vec<Vec<u8>> {
             [&len.to_be_bytes()[..], &tag.to_be_bytes(), &u32::from(len).to_be_bytes(), &code.to_be_bytes(), behind];
         parts.concat()
     };
-    // The generator of P-256, as a storage key.
-    let generator = b"\x6b\x17\xd1\xf2\xe1\x2c\x42\x47\xf8\xbc\xe6\xe5\x63\xa4\x40\xf2\x77\x03\x7d\x81\x2d\xeb\x33\xa0\xf4\xa1\x39\x45\xd8\x98\xc2\x96\
-        \x4f\xe3\x42\xe2\xfe\x1a\x7f\x9b\x8e\xe7\xeb\x4a\x7c\x0f\x9e\x16\x2b\xce\x33\x57\x6b\x31\x5e\xce\xcb\xb6\x40\x68\x37\xbf\x51\xf5";
-    let (x, y) = generator.split_at(32);
+    // As a storage key.
+    let (x, y) = GENERATOR.split_at(32);
     let area = [
         b"\x00\x23\x00\x0b\x00\x03\x00\x72\x00\x00\x00\x06\x00\x80\x00\x43\x00\x10\x00\x03\x00\x10\x00\x20",
         x,

@@ -53,6 +53,7 @@ pub static TARGETS: &[Target] = &[
     Target { name: "dpapi", run: fuzzing::dpapi, corpus: corpus::dpapi },
     Target { name: "tokens", run: fuzzing::tokens, corpus: corpus::tokens },
     Target { name: "tpm2_answers", run: fuzzing::tpm2_answers, corpus: corpus::tpm2_answers },
+    Target { name: "fido2_answers", run: fuzzing::fido2_answers, corpus: corpus::fido2_answers },
     Target { name: "crypttab", run: crypttab, corpus: corpus::crypttab },
     Target { name: "outline", run: volumes::outline, corpus: corpus::outline },
     Target { name: "nbd", run: |bytes| _ = messages::nbd(bytes), corpus: corpus::nbd },

@@ -1,9 +1,12 @@
-//! Binds a secret as clevis does: to tang servers, to this machine's TPM, or to a threshold of several.
+//! Binds a secret as clevis does: to tang servers, to this machine's TPM, to a FIDO2 key, or to a threshold of several.
+
+use std::path::Path;
 
 use claviger_engine::clevis::{Advertisement, Binding};
 use claviger_engine::tpm2::{Bank, Pcrs};
 use claviger_engine::{Error, ErrorKind, Result};
 
+use crate::opening::fido2::Fido2ConditionArgs;
 use crate::opening::http;
 use crate::opening::tokens::TokenArgs;
 use crate::terminal::prompt;
@@ -28,7 +31,14 @@ pub struct BindArgs {
     #[arg(long, groups = ["bound", "to_tpm"])]
     bind_tpm2: bool,
 
-    /// How many of several servers or TPMs are needed [default: all]
+    /// Bind to the FIDO2 key that is plugged in, or to --fido2-device. Only claviger opens this binding
+    #[arg(long, groups = ["bound", "to_fido2"])]
+    bind_fido2: bool,
+
+    #[command(flatten)]
+    pub fido2: Fido2ConditionArgs,
+
+    /// How many of several servers, TPMs or FIDO2 keys are needed [default: all]
     #[arg(long, value_name = "N", requires = "bound")]
     bind_threshold: Option<usize>,
 
@@ -45,20 +55,24 @@ pub fn group() -> clap::ArgGroup {
 impl BindArgs {
     /// Whether any binding was requested.
     pub fn given(&self) -> bool {
-        self.bind_tpm2 || !self.bind_tang.is_empty()
+        self.bind_tpm2 || self.bind_fido2 || !self.bind_tang.is_empty()
     }
 
-    /// The binding that the options describe; `tokens` names the TPM.
+    /// The binding that the options describe; `tokens` names the TPM and the FIDO2 key, which is told the name of `path`.
     ///
     /// # Errors
     /// `Misuse`, `WrongCredential` if the server is not the trusted one, `Cancelled`, `Io`.
-    pub fn binding(&self, tokens: &TokenArgs) -> Result<Binding> {
+    pub fn binding(&self, tokens: &TokenArgs, path: &Path) -> Result<Binding> {
         let mut all = Vec::new();
         for url in &self.bind_tang {
             all.push(Binding::tang(url, &self.trusted(url)?)?);
         }
         if self.bind_tpm2 {
             all.push(Binding::tpm(&mut tokens.tpm()?, self.pcrs.unwrap_or(SECURE_BOOT))?);
+        }
+        if self.bind_fido2 {
+            let (token, secret) = tokens.fido2_args().enroll(&self.fido2, path)?;
+            all.push(Binding::fido2(&token, secret));
         }
         match self.bind_threshold {
             None if all.len() == 1 => Ok(all.remove(0)),

@@ -6,6 +6,7 @@ pub mod cost;
 pub mod credentials;
 pub mod direct;
 pub mod editing;
+pub mod fido2;
 pub mod files;
 pub mod folder;
 pub mod found_folder;

@@ -3,12 +3,14 @@
 use std::path::{Path, PathBuf};
 
 use claviger_engine::clevis::Helpers;
+use claviger_engine::fido2::{self, Fido2Token};
 use claviger_engine::formats::{Releaser, Sealed};
 use claviger_engine::tpm2::{Envelope, Tpm, TpmAddress};
 use claviger_engine::{Credential, Error, ErrorKind, Header, Result, Secret};
 
 use crate::opening::certificates::CertificateArgs;
 use crate::opening::credentials::Source;
+use crate::opening::fido2::Fido2Args;
 use crate::opening::http;
 use crate::terminal::end_heading::EndHeading;
 use crate::terminal::{advice, cancel, output, prompt};
@@ -25,9 +27,10 @@ const SIGNATURES_MAX: u64 = 1 << 20;
 
 /// The devices and servers that may be asked for a passphrase.
 #[derive(clap::Args, Clone, Default)]
-#[command(next_help_heading = "TPMs, tang servers and smart cards", end_heading())]
+#[command(next_help_heading = "TPMs, FIDO2 keys, tang servers and smart cards", end_heading())]
 pub struct TokenArgs {
-    /// Open only by a token in the header (this machine's TPM, a smart card with --pkcs11-module), without a password
+    /// Open only by a token in the header (this machine's TPM, a FIDO2 key, a smart card with --pkcs11-module), without a
+    /// password
     #[arg(long)]
     token_only: bool,
 
@@ -43,6 +46,9 @@ pub struct TokenArgs {
     #[arg(long, value_name = "FILE")]
     tpm2_signature: Option<PathBuf>,
 
+    #[command(flatten)]
+    fido2: Fido2Args,
+
     /// Try this tang server before asking for a password, if clevis bound the volume to it: http://HOST:PORT. May be
     /// repeated
     #[arg(long, value_name = "URL")]
@@ -56,15 +62,33 @@ pub struct Released {
 }
 
 impl TokenArgs {
-    /// The options for a secret that is sealed outside a header: this TPM, or the machine's, and these tang servers may be used.
-    pub fn of(tpm2_device: Option<TpmAddress>, tang: &[String]) -> Self {
-        Self { tpm2_device: Some(tpm2_device.unwrap_or_default()), tang: tang.to_vec(), ..Self::default() }
+    /// The options for a secret that is sealed outside a header: this TPM and FIDO2 key, or the machine's, and these tang servers may be
+    /// used.
+    pub fn of(tpm2_device: Option<TpmAddress>, fido2: &Fido2Args, tang: &[String]) -> Self {
+        Self {
+            tpm2_device: Some(tpm2_device.unwrap_or_default()),
+            fido2: fido2.or_any(),
+            tang: tang.to_vec(),
+            ..Self::default()
+        }
+    }
+
+    /// The FIDO2 key that the options name.
+    pub fn fido2_args(&self) -> &Fido2Args {
+        &self.fido2
     }
 
     /// Whether any of these options was given.
     pub fn given(&self) -> bool {
-        let Self { token_only, tpm2_device, tpm2_pin_file, tpm2_signature, tang } = self;
-        *token_only || !tang.is_empty() || tpm2_device.is_some() || tpm2_pin_file.is_some() || tpm2_signature.is_some()
+        let Self { token_only, tpm2_device, tpm2_pin_file, tpm2_signature, fido2, tang } = self;
+        let Fido2Args { fido2_device, fido2_pin_file, .. } = fido2;
+        *token_only
+            || fido2_device.is_some()
+            || fido2_pin_file.is_some()
+            || !tang.is_empty()
+            || tpm2_device.is_some()
+            || tpm2_pin_file.is_some()
+            || tpm2_signature.is_some()
     }
 
     /// Whether only a token may open the volume.
@@ -74,7 +98,7 @@ impl TokenArgs {
 
     /// Whether tokens are tried before asking for a password.
     pub fn first(&self) -> bool {
-        self.tpm2_device.is_some() || !self.tang.is_empty()
+        self.tpm2_device.is_some() || self.fido2.fido2_device.is_some() || !self.tang.is_empty()
     }
 
     /// The TPM that the options name, or the machine's.
@@ -95,7 +119,11 @@ impl TokenArgs {
         certificates: &CertificateArgs,
     ) -> Result<Released> {
         let mut sealed = header.sealed();
-        sealed.retain(|sealed| keyslot.is_none_or(|wanted| sealed.keyslots.contains(&wanted)));
+        // A token without keyslots is a leftover of one that was removed: its passphrase opens nothing.
+        sealed.retain(|sealed| match keyslot {
+            None => !sealed.keyslots.is_empty(),
+            Some(wanted) => sealed.keyslots.contains(&wanted),
+        });
         if sealed.is_empty() {
             return Err(Error::misuse("no token in its header yields a passphrase").hint(
                 "Omit --token-only. Only LUKS2 has tokens (see `claviger token list VOLUME`), and BitLocker has its \
@@ -109,6 +137,9 @@ impl TokenArgs {
                     certificates.smart_card(label.as_deref()).and_then(|keys| sealed.release(&keys))
                 }
                 Releaser::Tpm(envelope) => self.by_tpm(envelope),
+                Releaser::Fido2(token) => {
+                    Helpers::fido2(self, token).map(|secret| Credential::Passphrase(fido2::passphrase(&secret)))
+                }
                 Releaser::MasterKey(key) => Helpers::tpm(self).and_then(|mut tpm| key.open(&mut tpm)),
                 Releaser::Clevis(jwe) => jwe.open(self).map(Credential::Passphrase),
                 _ => continue,
@@ -155,7 +186,7 @@ impl TokenArgs {
             envelope.take_signatures(&read(file)?).map_err(|e| e.at(file))?;
         }
         let mut tpm = Helpers::tpm(self)?;
-        let pin = if envelope.policy.pin { Some(pin(self.tpm2_pin_file.as_deref(), false)?) } else { None };
+        let pin = if envelope.policy.pin { Some(pin(&TPM_PIN, self.tpm2_pin_file.as_deref())?) } else { None };
         envelope.open(&mut tpm, pin.as_deref()).map(Credential::Passphrase)
     }
 
@@ -173,6 +204,14 @@ impl Helpers for TokenArgs {
         Self::tpm(self)
     }
 
+    fn fido2(&self, token: &Fido2Token) -> Result<Secret> {
+        if !self.token_only && self.fido2.fido2_device.is_none() {
+            return Err(Error::misuse("a token needs a FIDO2 key, but none was given")
+                .hint("Plug it in, and add --fido2-device auto."));
+        }
+        self.fido2.secret(token)
+    }
+
     fn tang(&self, url: &str, path: &str, body: &[u8]) -> Result<Vec<u8>> {
         if !self.tang.iter().any(|named| http::same(named, url)) {
             return Err(Error::misuse(format!(
@@ -185,14 +224,42 @@ impl Helpers for TokenArgs {
     }
 }
 
-/// A TPM's PIN, from the file or from a prompt, which asks twice if the PIN is `new`.
-pub fn pin(file: Option<&Path>, new: bool) -> Result<Secret> {
-    let option = if new { "--new-tpm2-pin-file" } else { "--tpm2-pin-file" };
+/// A PIN that is asked for, with the option for its file.
+pub struct PinKind {
+    of: &'static str,
+    prompt: &'static str,
+    source: &'static str,
+    option: &'static str,
+    new: bool,
+}
+
+pub const TPM_PIN: PinKind = PinKind {
+    of: "the TPM's PIN",
+    prompt: "PIN for the TPM: ",
+    source: "tpm2-",
+    option: "--tpm2-pin-file",
+    new: false,
+};
+
+pub const NEW_TPM_PIN: PinKind =
+    PinKind { prompt: "New PIN for the TPM: ", option: "--new-tpm2-pin-file", new: true, ..TPM_PIN };
+
+pub const FIDO2_PIN: PinKind = PinKind {
+    of: "the FIDO2 key's PIN",
+    prompt: "PIN for the FIDO2 key: ",
+    source: "fido2-",
+    option: "--fido2-pin-file",
+    new: false,
+};
+
+/// A PIN from the file or from a prompt, which asks twice if the PIN is new.
+pub fn pin(kind: &PinKind, file: Option<&Path>) -> Result<Secret> {
+    let PinKind { of, prompt, source, option, new } = *kind;
     if file.is_none() && prompt::asker().is_none() {
-        return Err(Error::misuse("there is no terminal on which to ask for the TPM's PIN")
+        return Err(Error::misuse(format!("there is no terminal on which to ask for {of}"))
             .hint(format!("Give it with {option} FILE.")));
     }
-    let source = Source::password("tpm2-", if new { "New PIN for the TPM: " } else { "PIN for the TPM: " }, file, None);
+    let source = Source::password(source, prompt, file, None);
     if new { source.new_secret() } else { source.secret() }
 }
 

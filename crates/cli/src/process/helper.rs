@@ -40,6 +40,8 @@ const OURS: &[(&str, &str)] = &[
     ("tpm2-device", "--tpm2-device"),
     ("tpm2-pin-file", "--tpm2-pin-file"),
     ("tpm2-signature", "--tpm2-signature"),
+    ("fido2-device", "--fido2-device"),
+    ("fido2-pin-file", "--fido2-pin-file"),
     ("tang", "--tang"),
     ("key-size", "--key-size"),
     ("folder", "--folder"),

@@ -13,6 +13,7 @@ use serde::Serialize;
 
 use crate::opening::binding::{self, BindArgs};
 use crate::opening::credentials::{self, Source};
+use crate::opening::fido2::Fido2Args;
 use crate::opening::new_file;
 use crate::opening::tokens::TokenArgs;
 use crate::process::guard;
@@ -24,12 +25,12 @@ use crate::terminal::size;
 /// The longest keyfile that any format reads, in bytes. A sealed one is text, and less than twice as long.
 const LONGEST: usize = 1 << 20;
 
-/// Create a keyfile of random bytes, seal one to a TPM, or create a certificate for EFS
+/// Create a keyfile of random bytes, seal one to a TPM or FIDO2 key, or create a certificate for EFS
 ///
 /// The keyfile comes from the system's random generator and is readable only by you (mode 0600). Existing files are
 /// never overwritten. Keep a copy somewhere else: without its keyfiles, no password opens a volume.
 ///
-/// With --bind-tpm2 or --bind-tang, the keyfile or the password given with --seal is sealed, as by `clevis encrypt`.
+/// With --bind-tpm2, --bind-fido2 or --bind-tang, the keyfile or the password given with --seal is sealed, as by `clevis encrypt`.
 /// --open writes the unsealed secret to standard output; pipe it into --password-file - of another verb.
 ///
 /// With --efs, a private key and its certificate are created in a PFX file under a new password, for Windows 10 1709,
@@ -80,6 +81,9 @@ struct SealedArgs {
     /// The TPM: auto, /dev/tpmrm0, swtpm:host=HOST,port=N or swtpm:path=FILE
     #[arg(long, value_name = "DEVICE")]
     tpm2_device: Option<TpmAddress>,
+
+    #[command(flatten)]
+    fido2: Fido2Args,
 
     /// Ask this tang server, if FILE is bound to it: http://HOST:PORT. May be repeated
     #[arg(long, value_name = "URL", requires = "open")]
@@ -156,7 +160,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         Some(secret) => credentials::read_file(secret, LONGEST)?,
         None => Credential::new_keyfile(usize::try_from(args.size).unwrap_or(usize::MAX))?,
     };
-    let sealed = args.sealed.line(&contents)?;
+    let sealed = args.sealed.line(&contents, &args.path)?;
     new_file::write(&args.path, sealed.as_deref().unwrap_or(&contents))?;
     let path = FileName::path(&args.path);
     output::print(&Made { path, size: contents.len() as u64, sealed: sealed.is_some() }, args.json)
@@ -164,11 +168,11 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 
 impl SealedArgs {
     /// The sealed contents as a line; `None` if no binding was requested.
-    fn line(&self, contents: &[u8]) -> Result<Option<Vec<u8>>> {
+    fn line(&self, contents: &[u8], path: &Path) -> Result<Option<Vec<u8>>> {
         if !self.bind.given() {
             return Ok(None);
         }
-        let binding = self.bind.binding(&TokenArgs::of(self.tpm2_device.clone(), &[]))?;
+        let binding = self.bind.binding(&TokenArgs::of(self.tpm2_device.clone(), &self.fido2, &[]), path)?;
         binding.line(contents).map(|line| Some(line.into_bytes()))
     }
 
@@ -179,7 +183,8 @@ impl SealedArgs {
                 .into());
         }
         let jwe = Jwe::parse_line(&credentials::read_file(path, 2 * LONGEST)?).map_err(|e| e.at(path))?;
-        let secret = jwe.open(&TokenArgs::of(self.tpm2_device.clone(), &self.tang)).map_err(|e| e.at(path))?;
+        let secret =
+            jwe.open(&TokenArgs::of(self.tpm2_device.clone(), &self.fido2, &self.tang)).map_err(|e| e.at(path))?;
         let mut out = io::stdout();
         out.write_all(&secret).and_then(|()| out.flush()).map_err(Error::from)?;
         Ok(())

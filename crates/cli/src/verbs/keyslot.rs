@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use claviger_engine::fido2;
 use claviger_engine::formats::luks2::{Luks2Opens, Luks2Priority};
 use claviger_engine::formats::takes::{self, Parameter, Purpose};
 use claviger_engine::formats::{
@@ -98,7 +99,7 @@ struct ListArgs {
     json: bool,
 }
 
-/// Add a passphrase, key file, recovery password, startup key or TPM
+/// Add a passphrase, key file, recovery password, startup key, TPM or FIDO2 key
 ///
 /// The old passphrases work at every moment: LUKS writes the new key to a free area before the header refers to it,
 /// and BitLocker's three metadata copies are written one by one.
@@ -110,7 +111,8 @@ struct ListArgs {
   claviger keyslot add --kdf pbkdf2 disk.luks
   claviger keyslot add --recovery-password-file recovery.txt disk.bitlocker
   claviger keyslot add --startup-key /media/stick disk.bitlocker
-  claviger keyslot add --tpm2 --tpm2-pcrs 7 --tpm2-with-pin disk.luks")]
+  claviger keyslot add --tpm2 --tpm2-pcrs 7 --tpm2-with-pin disk.luks
+  claviger keyslot add --fido2 disk.luks")]
 struct AddArgs {
     #[command(flatten)]
     open: OpenArgs,
@@ -189,11 +191,16 @@ const ELSEWHERE: [&str; 7] = [
 /// A passphrase that is generated for a LUKS2 volume and sealed.
 #[derive(clap::Args)]
 #[command(next_help_heading = "Sealed to hardware", end_heading())]
-#[command(group = binding::group().conflicts_with_all(ELSEWHERE).conflicts_with("tpm2"))]
+#[command(group = binding::group().conflicts_with_all(ELSEWHERE).conflicts_with_all(["tpm2", "fido2"]))]
 struct SealedArgs {
     /// Add a passphrase that only this machine's TPM (or --tpm2-device) releases, as systemd-cryptenroll does
     #[arg(long, group = "to_tpm", conflicts_with_all = ELSEWHERE)]
     tpm2: bool,
+
+    /// Add a passphrase that only the FIDO2 key that is plugged in (or --fido2-device) computes, as systemd-cryptenroll does.
+    /// Requires its PIN, if it has one, and a touch
+    #[arg(long, group = "to_fido2", conflicts_with_all = ELSEWHERE, conflicts_with = "tpm2")]
+    fido2: bool,
 
     /// Accept PCR values signed by the key in FILE (PEM, RSA), as by systemd-measure. An update then needs a new
     /// signature, not a new keyslot. Only PCRs of --tpm2-pcrs must keep their values
@@ -485,19 +492,26 @@ enum Fresh {
 impl SealedArgs {
     /// Creates the requested credential; `None` if none is requested. Fails if the format does not have it.
     fn make(&self, args: &AddArgs, editing: &Editing<'_>) -> claviger_engine::Result<Option<Fresh>> {
-        if !self.tpm2 && !self.bind.given() {
+        if !self.tpm2 && !self.fido2 && !self.bind.given() {
             return Ok(None);
         }
         let format = editing.format;
         takes::check(format.name(), &format.takes(), Purpose::Creating, &[Parameter::Token])
             .map_err(|e| e.at(editing.path()))?;
         if self.bind.given() {
-            let (token, passphrase) = self.bind.binding(args.open.tokens())?.bind()?;
+            let (token, passphrase) = self.bind.binding(args.open.tokens(), editing.path())?.bind()?;
             return Ok(Some(Fresh::Sealed(passphrase, token)));
+        }
+        if self.fido2 {
+            let (token, secret) = args.open.tokens().fido2_args().enroll(&self.bind.fido2, editing.path())?;
+            return Ok(Some(Fresh::Sealed(fido2::passphrase(&secret), token.token())));
         }
         let policy = self.policy()?;
         let mut tpm = args.open.tokens().tpm()?;
-        let pin = self.tpm2_with_pin.then(|| tokens::pin(self.new_tpm2_pin_file.as_deref(), true)).transpose()?;
+        let pin = self
+            .tpm2_with_pin
+            .then(|| tokens::pin(&tokens::NEW_TPM_PIN, self.new_tpm2_pin_file.as_deref()))
+            .transpose()?;
         let (envelope, passphrase) = Envelope::seal(&mut tpm, policy, pin.as_deref())?;
         Ok(Some(Fresh::Sealed(passphrase, envelope.token())))
     }

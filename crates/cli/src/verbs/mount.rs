@@ -14,7 +14,7 @@ use claviger_engine::file_formats::Stacked;
 use claviger_engine::opening::OpenFolder;
 use claviger_engine::store::{Access, SMALLEST_SECTOR};
 use claviger_engine::trees::Tree;
-use claviger_engine::{Error, ErrorKind, Opened};
+use claviger_engine::{Error, ErrorKind, Opened, Store, diagnosis};
 use claviger_serve::fuse;
 use claviger_serve::mount::{self, Choice, MountRequest, MountedVolume, Until};
 use claviger_serve::sessions::{Process, Runtime, SessionRecord, Status, escape};
@@ -122,6 +122,9 @@ struct MountReport {
     size: u64,
     /// The sector size for a file system in the volume, in bytes.
     sector_size: u64,
+    /// Whether nothing seems to be in it.
+    #[serde(skip)]
+    empty: bool,
     read_only: bool,
     /// Whether a hidden volume is protected.
     protects_hidden: bool,
@@ -203,9 +206,11 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     let live = runtime.begin(record)?;
     let locked = locking.as_ref().map(Locking::locked);
     let answering = answer(&live, &store, facts.as_ref(), locking)?;
+    let empty = args.filesystem == "none" && looks_empty(&*store).unwrap_or(false);
     let mounted = mount::mount(store, &request, live).map_err(|e| e.at(&args.open.path))?;
     let waits = || locked.as_ref().is_some_and(|locked| locked());
-    serve(args, mounted, sector_size, signals, parent, &waits)?;
+    let contents = Contents { sector_size, empty };
+    serve(args, mounted, contents, signals, parent, &waits)?;
     drop(answering);
     served.key_process.check()
 }
@@ -231,16 +236,32 @@ fn serve_folder(
     let status = |tree: Arc<Stacked>| Status { traffic: tree.traffic(), ..Status::default() };
     let control = live.answer(move || counted.upgrade().map(status).unwrap_or_default())?;
     let mounted = mount::mount_folder(tree, FILES, &args.request(dir), live).map_err(|e| e.at(&args.open.path))?;
-    serve(args, mounted, SMALLEST_SECTOR, signals, parent, &|| false)?;
+    let contents = Contents { sector_size: SMALLEST_SECTOR, empty: false };
+    serve(args, mounted, contents, signals, parent, &|| false)?;
     drop(control);
     Ok(())
+}
+
+/// What the report says of the plaintext.
+struct Contents {
+    sector_size: u64,
+    empty: bool,
+}
+
+/// Whether nothing seems to be in the volume: it begins with zeros or noise.
+fn looks_empty(store: &dyn Store) -> claviger_engine::Result<bool> {
+    const LOOKED_AT: u64 = 128 << 10;
+    let part = 0..LOOKED_AT.min(store.len());
+    let mut start = vec![0; part.end as usize];
+    store.read_at(0, &mut start)?;
+    Ok(start.iter().all(|byte| *byte == 0) || diagnosis::looks_random(store, part)?)
 }
 
 /// Reports the mount, and serves it until it is unmounted.
 fn serve(
     args: &Args,
     mounted: MountedVolume,
-    sector_size: u64,
+    contents: Contents,
     signals: UnixStream,
     parent: Option<Process>,
     waits: &dyn Fn() -> bool,
@@ -255,7 +276,8 @@ fn serve(
         filesystem: filesystem.unwrap_or_default(),
         format,
         size,
-        sector_size,
+        sector_size: contents.sector_size,
+        empty: contents.empty,
         read_only,
         protects_hidden: args.protect.asked(),
         warnings: mounted.warnings().to_vec(),
@@ -293,7 +315,7 @@ fn apart(lower: &Path, dir: &Path) -> anyhow::Result<()> {
 
 impl Report for MountReport {
     fn text(&self, out: &mut dyn Write) -> io::Result<()> {
-        let Self { volume, dir, filesystem, format, sector_size, read_only, protects_hidden, .. } = self;
+        let Self { volume, dir, filesystem, format, sector_size, empty, read_only, protects_hidden, .. } = self;
         let how = match (read_only, protects_hidden) {
             (true, _) => ", read-only",
             (_, true) => ", with the hidden volume in it protected",
@@ -302,11 +324,11 @@ impl Report for MountReport {
         match &**filesystem {
             "none" => {
                 writeln!(out, "{volume} ({format}) is the file {dir}/volume{how}.")?;
-                if *sector_size > SMALLEST_SECTOR {
+                if *empty && *sector_size > SMALLEST_SECTOR {
                     // A file has no sector size, so programs that create file systems cannot detect it.
                     writeln!(
                         out,
-                        "Create a file system in it with {sector_size}-byte sectors: mkfs.ext4 -b {sector_size}, \
+                        "It seems to be empty. To create a file system, give the sector size: mkfs.ext4 -b {sector_size}, \
                          mkfs.vfat -S {sector_size}, mkfs.xfs -s size={sector_size}."
                     )?;
                 }

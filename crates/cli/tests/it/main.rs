@@ -57,6 +57,7 @@ mod luks {
     pub mod sectors;
     pub mod tokens;
     pub mod tokens_clevis;
+    pub mod tokens_fido2;
     pub mod tokens_tpm;
 }
 

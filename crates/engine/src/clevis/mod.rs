@@ -12,6 +12,7 @@ use serde_json::{Map, Value, json};
 pub use self::tang::{Advertisement, Tang};
 use self::tpm2::SealedKey;
 use crate::error::{Error, ErrorKind, Result};
+use crate::fido2::Fido2Token;
 use crate::random;
 use crate::tpm2::{Pcrs, Tpm};
 
@@ -29,6 +30,12 @@ pub trait Helpers {
     /// # Errors
     /// `Misuse` if there is no TPM.
     fn tpm(&self) -> Result<Tpm>;
+
+    /// Has a FIDO2 key compute the secret for this token.
+    ///
+    /// # Errors
+    /// Those of [`Fido2Key::secret`](crate::fido2::Fido2Key::secret); `Misuse` if there is no key.
+    fn fido2(&self, token: &Fido2Token) -> Result<Secret>;
 
     /// Sends `body`, a JWK, to a tang server at `path` below its `url`, and returns the response.
     ///
@@ -53,6 +60,8 @@ pub struct Jwe {
 enum Pin {
     Tang(Box<Tang>),
     Tpm(Box<SealedKey>),
+    /// Not a pin of clevis, which has none for these keys.
+    Fido2(Box<Fido2Token>),
     /// The threshold, the prime, and the JWEs with shares of the key.
     Shares(usize, Box<[u8; shares::SIZE]>, Vec<Jwe>),
 }
@@ -101,8 +110,9 @@ impl Jwe {
         let pin = match (kind, header_text("alg")) {
             ("tang", "ECDH-ES") => Pin::Tang(Box::new(Tang::parse(&header, options)?)),
             ("tpm2", "dir") => Pin::Tpm(Box::new(SealedKey::parse(options)?)),
+            ("fido2", "dir") => Pin::Fido2(Box::new(Fido2Token::parse(options)?)),
             ("sss", "dir") if depth < DEEPEST => Self::shares(options, depth)?,
-            _ => return Err(Error::unsupported("clevis pins other than tang, tpm2 and sss")),
+            _ => return Err(Error::unsupported("clevis pins other than tang, tpm2, fido2 and sss")),
         };
         let array = |what| malformed("jwe", what);
         Ok(Self {
@@ -137,6 +147,7 @@ impl Jwe {
         let key = match &self.pin {
             Pin::Tang(tang) => tang.key(with)?,
             Pin::Tpm(sealed) => sealed.key(&mut with.tpm()?)?,
+            Pin::Fido2(token) => with.fido2(token)?,
             Pin::Shares(threshold, prime, parts) => combined(*threshold, prime, parts, with)?,
         };
         let wrong = || Error::new(ErrorKind::WrongCredential("the key that clevis recovered does not open it".into()));
@@ -171,6 +182,11 @@ impl Binding {
     pub fn tpm(tpm: &mut Tpm, pcrs: Pcrs) -> Result<Self> {
         let key = random::secret(32)?;
         Ok(Self { header: SealedKey::seal(tpm, pcrs, &key)?.header(), key })
+    }
+
+    /// Binds to a FIDO2 key, which computes this secret for the token.
+    pub fn fido2(token: &Fido2Token, secret: Secret) -> Self {
+        Self { header: direct("fido2", Value::Object(token.token())), key: secret }
     }
 
     /// Binds to any `threshold` of these bindings.

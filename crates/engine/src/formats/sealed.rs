@@ -11,7 +11,7 @@ use super::bitlocker::SealedMasterKey;
 use crate::credential::Credential;
 use crate::error::Result;
 use crate::private_keys::{PrivateKey, not_for_this_key};
-use crate::{clevis, tpm2};
+use crate::{clevis, fido2, tpm2};
 
 /// A sealed passphrase.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,6 +40,8 @@ pub enum Releaser {
     },
     /// A TPM, and perhaps a PIN.
     Tpm(Box<tpm2::Envelope>),
+    /// A FIDO2 key, perhaps touched or with its PIN.
+    Fido2(Box<fido2::Fido2Token>),
     /// A clevis binding.
     Clevis(Box<clevis::Jwe>),
     /// A TPM, which sealed BitLocker's volume master key itself.

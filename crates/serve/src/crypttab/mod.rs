@@ -353,7 +353,9 @@ impl CrypttabEntry {
             ("header", _) if !matches!(kind, Kind::Plain | Kind::LoopAes) => {
                 invocation.options.push(format!("--header={}", value()?));
             }
-            ("tpm2-device" | "tpm2-signature", Kind::Luks) => invocation.options.push(format!("--{name}={}", value()?)),
+            ("tpm2-device" | "tpm2-signature" | "fido2-device", Kind::Luks) => {
+                invocation.options.push(format!("--{name}={}", value()?))
+            }
             // The LUKS header records this.
             ("tpm2-pin", Kind::Luks) => {}
             (
@@ -591,10 +593,10 @@ mod tests {
             assert_eq!(with_key(implied).options, ["--slot=3"]);
         }
         let sealed = invocation("luks,tpm2-device=auto,tpm2-pin=yes,tpm2-signature=/s").expect("how to open it");
-        assert_eq!(
-            (sealed.options, sealed.ignored.len()),
-            (["--tpm2-device=auto", "--tpm2-signature=/s"].map(String::from).to_vec(), 0)
-        );
+        assert_eq!(sealed.options, ["--tpm2-device=auto", "--tpm2-signature=/s"]);
+        let computed = invocation("luks,fido2-device=auto").expect("how to open it");
+        assert_eq!(computed.options, ["--fido2-device=auto"]);
+        assert!(sealed.ignored.is_empty() && computed.ignored.is_empty());
     }
 
     #[test]

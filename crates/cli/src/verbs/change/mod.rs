@@ -67,6 +67,9 @@ struct Changed {
     path: FileName,
     format: &'static str,
     hidden: bool,
+    /// The keyslot that was changed. Others still open the volume.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    keyslot: Option<u32>,
     /// What was written, in order.
     written: Vec<String>,
     hash: Cow<'static, str>,
@@ -110,6 +113,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         path: FileName::path(editing.path()),
         format: prepared.format,
         hidden: prepared.hidden,
+        keyslot: facts.keyslot,
         written: prepared.edit.steps.iter().map(|s| s.what.clone()).collect(),
         hash: facts.hash_name(),
         iterations: facts.iterations,
@@ -122,11 +126,15 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 
 impl Report for Changed {
     fn text(&self, out: &mut dyn Write) -> io::Result<()> {
-        let Self { path, format: _, hidden, written, hash, iterations, pim: _, warnings: _, sealed } = self;
-        let whose = if *hidden { "hidden volume" } else { "volume" };
+        let Self { path, format: _, hidden, keyslot, written, hash, iterations, pim: _, warnings: _, sealed } = self;
+        let what = match keyslot {
+            Some(number) => &format!("keyslot {number}"),
+            None if *hidden => "the hidden volume",
+            None => "the volume",
+        };
         writeln!(
             out,
-            "{}: the {whose} now opens only with the new password or keyfiles. Checked by opening it.",
+            "{}: {what} now opens only with the new password or keyfiles. Checked by opening it.",
             output::printable(path)
         )?;
         match iterations {

@@ -1,5 +1,6 @@
 //! What the tests of the program share.
 
+pub mod fido2;
 pub mod mounts;
 pub mod tang;
 pub mod tpm;

@@ -155,6 +155,7 @@ fn a_token_that_cannot_be_used_is_named_with_what_it_takes() {
     let token = serde_json::json!({
         "type": "systemd-fido2", "keyslots": ["0"], "fido2-credential": "AAAA", "fido2-salt": "AAAA", "fido2-rp": "io.systemd.cryptsetup",
     });
+    // Its salt is too short.
     fs::write(folder.path("token.json"), token.to_string()).expect("a file");
     run(["token", "import", &volume, &folder.str("token.json")]).succeeds();
     run(["cat", "--token-only", &volume]).fails(5, &["token 0", "FIDO2 security key", "io.systemd.cryptsetup"]);

@@ -67,8 +67,8 @@ impl Setting {
         if !Path::new("/usr/lib/x86_64-linux-gnu/cryptsetup/libcryptsetup-token-systemd-tpm2.so").exists() {
             return tools::skip("systemd's plugin for cryptsetup is not there");
         }
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/luks/tokens_tpm.py");
-        let args = [&self.volume, &self.tpm.device(), &token.to_string(), pin, signature];
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/luks/tokens_systemd.py");
+        let args = ["systemd-tpm2", &self.volume, &self.tpm.device(), &token.to_string(), pin, signature];
         let opened = tools::run(Command::new(python).arg(script).args(args));
         assert_eq!(String::from_utf8_lossy(&opened.stdout).trim(), (token + 1).to_string());
         self.tpm.flush();

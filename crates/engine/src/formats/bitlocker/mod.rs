@@ -95,7 +95,7 @@ impl Format for BitLocker {
     }
 
     fn remains(&self, store: &dyn Store) -> Result<Option<String>> {
-        let found = find::find(store, find::NEAR, &|_| true)?;
+        let found = find::near(store)?;
         Ok(found.map(|boot| format!("BitLocker metadata found at byte {}", boot.metadata[0])))
     }
 
@@ -488,9 +488,9 @@ impl Header for BitLockerHeader {
     }
 }
 
-/// Returns a substitute for the boot sector, and the intact copies of the metadata near the beginning.
+/// Returns a substitute for the boot sector, and the intact copies of the metadata near the beginning or the end.
 fn search(store: &dyn Store) -> Result<Option<FoundCopies>> {
-    find::find(store, find::NEAR, &|_| true)?.map(|boot| read_copies(store, boot)).transpose()
+    find::near(store)?.map(|boot| read_copies(store, boot)).transpose()
 }
 
 type Damaged = (usize, Error);

@@ -89,7 +89,7 @@ fn located(store: &dyn Store, sector: &[u8; boot::LEN], with: &Unlock<'_>) -> Re
         }
         !with.cancelled()
     };
-    read_copies(store, find::find(store, store.len(), &go_on)?.ok_or(error)?)
+    read_copies(store, find::anywhere(store, &go_on)?.ok_or(error)?)
 }
 
 /// Refuses to overwrite another format's first sector.

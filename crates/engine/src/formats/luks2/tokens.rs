@@ -13,7 +13,7 @@ use super::{keyslots, recovery, slots};
 use crate::error::{Error, Result};
 use crate::formats::{Prepared, Releaser, Sealed, TokenChange};
 use crate::store::Store;
-use crate::{clevis, tpm2};
+use crate::{clevis, fido2, tpm2};
 
 pub(super) fn change(store: &dyn Store, wanted: TokenChange<'_>) -> Result<Prepared> {
     let mut change = Change::of(store)?;
@@ -103,6 +103,7 @@ pub(super) fn sealed(metadata: &Metadata) -> Vec<Sealed> {
 fn releaser(kind: &str, token: &Map<String, Value>) -> Releaser {
     let known = match kind {
         tpm2::TOKEN => tpm2::Envelope::parse(token).ok().map(|envelope| Releaser::Tpm(Box::new(envelope))),
+        fido2::TOKEN => fido2::Fido2Token::parse(token).ok().map(|token| Releaser::Fido2(Box::new(token))),
         clevis::TOKEN => clevis::Jwe::parse(token).ok().map(|jwe| Releaser::Clevis(Box::new(jwe))),
         _ => smart_card(kind, token),
     };

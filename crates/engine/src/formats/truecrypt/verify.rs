@@ -20,6 +20,9 @@ const SECTORS: u64 = 8192;
 /// The name of the area that holds the data.
 const DATA: &str = "data area";
 
+/// The area with the backup headers.
+const AT_END: &str = "backup header areas at the end";
+
 /// The name of a system's encrypted area.
 const ENCRYPTED: &str = "encrypted part";
 
@@ -42,7 +45,13 @@ pub(super) fn verify(family: &Family, store: &dyn Store, with: &Unlock<'_>) -> R
     } else if has_backup_areas(&opened) {
         warnings.extend(to_repair(&copies));
     }
-    warnings.extend(areas.iter().filter_map(what_shows).map(Warning::from));
+    for area in &areas {
+        let hidden_header = copies.iter().filter(|(position, _)| position.hidden);
+        let lost = hidden_header
+            .clone()
+            .any(|(position, copy)| position.backup == (area.name == AT_END) && copy.state == CopyState::NoHeader);
+        warnings.extend(what_shows(area, lost).map(Warning::from));
+    }
     let damaged = damaged || opened.data_end() > store.len() || shift != Shift::None;
     Ok(Verified {
         format: family.name,
@@ -170,7 +179,7 @@ fn areas(store: &dyn Store, opened: &OpenedVolumeHeader) -> Result<Vec<AreaRepor
         looked_at(store, DATA, HEADER_GROUP, end)?,
     ];
     if end < len {
-        areas.push(looked_at(store, "backup header areas at the end", end, len)?);
+        areas.push(looked_at(store, AT_END, end, len)?);
     }
     Ok(areas)
 }
@@ -191,8 +200,8 @@ fn looked_at(store: &dyn Store, name: &'static str, start: u64, end: u64) -> Res
     Ok(area)
 }
 
-/// Describes what an area reveals without a password.
-fn what_shows(area: &AreaReport) -> Option<String> {
+/// Describes what an area reveals without a password. `no_hidden_header`: something else is where a hidden volume's header would be.
+fn what_shows(area: &AreaReport, no_hidden_header: bool) -> Option<String> {
     let AreaReport { name, sectors, not_random, zeros, .. } = area;
     if *not_random == 0 {
         return None;
@@ -205,7 +214,10 @@ fn what_shows(area: &AreaReport) -> Option<String> {
     let shows = if *name == ENCRYPTED {
         "Discarded blocks on a solid-state disk (TRIM) look like this; anything else bypassed the encryption."
     } else if *name != DATA {
-        "They were overwritten: if there was a hidden volume's header, it is lost."
+        match no_hidden_header {
+            true => "They were overwritten: if there was a hidden volume's header, it is lost.",
+            false => "They were overwritten, but not the place of a hidden volume's header.",
+        }
     } else {
         "The volume was quick-formatted or partly overwritten: the file shows which parts are in use, which may \
          reveal a hidden volume."
