@@ -60,7 +60,7 @@ texts! {
     more_actions: "More actions", "Weitere Aktionen";
     used_of: "{used} of {all} used", "{used} von {all} belegt";
     favourite: "favourite", "Favorit";
-    recent: "opened recently", "kürzlich geöffnet";
+    recent: "used recently", "kürzlich benutzt";
     drop_here: "Drop a file, folder or device here to see what it is.", "Datei, Ordner oder Gerät hierher ziehen, um zu sehen, was es ist.";
     choose: "Choose…", "Auswählen…";
     open_folder: "Open folder", "Ordner öffnen";
@@ -95,7 +95,7 @@ texts! {
     partitions: "Partitions", "Partitionen";
     is_plain_folder: "This is not an encrypted folder.", "Das ist kein verschlüsselter Ordner.";
     is_noise: "The data look random. This may be an encrypted volume.", "Die Daten sehen zufällig aus. Das kann ein verschlüsselter Datenträger sein.";
-    is_nothing: "This is not an encrypted volume.", "Das ist kein verschlüsselter Datenträger.";
+    is_nothing: "This does not look like an encrypted volume.", "Das sieht nicht wie ein verschlüsselter Datenträger aus.";
     half_way: "A reencryption or conversion was interrupted. Nothing is lost. You can resume it.", "Eine Neuverschlüsselung oder Umwandlung wurde unterbrochen. Nichts ist verloren. Sie lässt sich fortsetzen.";
     conversion_half_way: "Copying into a new volume was interrupted. You can resume it.", "Das Kopieren in einen neuen Datenträger wurde unterbrochen. Es lässt sich fortsetzen.";
     go_on: "Resume", "Fortsetzen";
@@ -116,7 +116,7 @@ texts! {
     hidden_password: "Password of the hidden volume", "Passwort des verborgenen Volumes";
     hidden_keyfiles: "Keyfiles of the hidden volume", "Schlüsseldateien des verborgenen Volumes";
     place: "Mount point", "Ordner zum Einhängen";
-    wrong_password: "Wrong password.", "Falsches Passwort.";
+    wrong_password: "This password does not open it.", "Dieses Passwort öffnet ihn nicht.";
     why_not: "Why does it not open?", "Warum lässt er sich nicht öffnen?";
     explaining: "Looking for the reason", "Der Grund wird gesucht";
     verify: "Verify", "Prüfen";
@@ -190,7 +190,7 @@ texts! {
     review_explanation: "Nothing is written before you press the button.", "Bis zum Druck auf den Knopf wird nichts geschrieben.";
     creating: "Creating", "Wird angelegt";
     created: "Volume created.", "Datenträger angelegt.";
-    created_next: "To put files in it, open it in the list below.", "Um Dateien hineinzulegen, ihn unten in der Liste öffnen.";
+    created_next: "To put files in it, open it in the list.", "Um Dateien hineinzulegen, ihn in der Liste öffnen.";
     print_recovery: "Print the recovery key, keep it away from the volume, and delete the file.", "Den Wiederherstellungsschlüssel drucken, getrennt vom Datenträger aufbewahren und die Datei löschen.";
     usual: "default", "Standard";
     format: "Format", "Format";

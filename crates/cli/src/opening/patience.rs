@@ -75,6 +75,7 @@ pub fn sentence(plan: &UnlockPlan) -> String {
     let time = size::duration(Duration::from_micros(plan.microseconds()).max(Duration::from_secs(1)));
     let slots = match plan.keyslots.len() {
         1 => "Trying the keyslot".to_owned(),
+        2 => "Trying both keyslots".to_owned(),
         n => format!("Trying all {n} keyslots"),
     };
     let memory = match plan.needed() {

@@ -172,7 +172,8 @@ impl TokenArgs {
             Ok(released) => Ok(Some(released)),
             Err(e) if matches!(e.kind, ErrorKind::Cancelled) => Err(e),
             Err(e) => {
-                output::warn(&format!("No token opens it: {}.", e.in_words(advice::say)));
+                let why = e.in_words(advice::say);
+                output::warn(&format!("No token opens it: {}.", why.trim_end_matches('.')));
                 Ok(None)
             }
         }

@@ -150,7 +150,7 @@ struct AddArgs {
 #[derive(clap::Args)]
 #[command(next_help_heading = "Recovery and startup keys", end_heading())]
 struct FreshArgs {
-    /// Generate and add a recovery password of eight groups of six digits, shown once
+    /// Generate and add a recovery password of eight groups of six digits, and show it
     #[arg(long, conflicts_with_all = ["new_password", "new_keyfile", "unbound"])]
     recovery_password: bool,
 

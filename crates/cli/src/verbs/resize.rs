@@ -198,8 +198,8 @@ impl Args {
         let size = resizing.size;
         let in_use = self.in_use(file)?.map(|session| session.record);
         if file.is_borrowed() && (size < before || resizing.len < file.len()) {
-            let holder = Some("mounted or served by claviger, and can only grow then".to_owned());
-            return Err(at(Error::new(ErrorKind::InUse { holder }).hint("Unmount it first.")).into());
+            let what = "shrinking a volume that is mounted or served";
+            return Err(at(Error::unsupported(what).hint("Nothing was changed. Unmount it first.")).into());
         }
         let growth = self.filesystem_growth(before, size, in_use.as_ref())?;
         let resized =

@@ -176,6 +176,7 @@ impl Hid {
         let no_key = || Error::misuse("this is not a FIDO2 key, or it does not answer");
         loop {
             let answer = self.receive(INIT, &|| {}, deadline).map_err(|e| match e.kind() {
+                io::ErrorKind::UnexpectedEof => no_key(),
                 io::ErrorKind::TimedOut => no_key().hint("Unplug the key and plug it in again."),
                 _ => e.into(),
             })?;
@@ -263,7 +264,10 @@ impl Hid {
             let mut filled = 0;
             while filled < REPORT {
                 match self.file.read(&mut report[filled..]) {
-                    Ok(0) => return Err(io::Error::other("the FIDO2 key was unplugged")),
+                    Ok(0) => {
+                        let what = "the FIDO2 key was unplugged";
+                        return Err(io::Error::new(io::ErrorKind::UnexpectedEof, what));
+                    }
                     Ok(len) => filled += len,
                     Err(e) if e.kind() == io::ErrorKind::WouldBlock => deadline.wait(&self.file, PollFlags::IN)?,
                     Err(e) if e.kind() == io::ErrorKind::Interrupted => drop(deadline.left()?),
@@ -280,6 +284,7 @@ impl Hid {
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;
+    use std::net::Shutdown;
     use std::os::fd::OwnedFd;
     use std::os::unix::net::UnixStream;
     use std::sync::atomic::{AtomicBool, Ordering};
@@ -343,7 +348,7 @@ mod tests {
         let error = |reports: &[&[u8]]| {
             let (mut key, bus) = Bus::new(None);
             reports.iter().for_each(|report| bus.report(CHANNEL, report));
-            drop(bus);
+            bus.0.shutdown(Shutdown::Write).expect("a socket");
             key.exchange(CBOR, &[], &|| {}, PATIENCE).expect_err("refused").to_string()
         };
         assert!(error(&[&[CBOR, 0, 200], &[1]]).contains("is missing"));

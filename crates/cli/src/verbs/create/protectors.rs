@@ -184,7 +184,7 @@ impl Drop for Protectors {
 impl Report for ProtectorReport {
     fn text(&self, out: &mut dyn Write) -> io::Result<()> {
         if let Some(password) = &self.recovery_password {
-            out.write_all(b"Recovery password, shown only now: ")?;
+            out.write_all(b"Recovery password: ")?;
             out.write_all(password)?;
             writeln!(out, "\nKeep it somewhere else: it opens the volume if the password is forgotten.")?;
         }

@@ -454,8 +454,18 @@ impl Explained {
         }
         if self.diagnosis.beginning_lost() && targets.iter().any(|t| t.partition.is_none()) {
             self.findings.push(format!(
-                "It does not begin like a volume, but near its end there may be a backup header ({names})."
+                "It does not begin like a volume, but near its end there may be a backup header ({names}). Only the password can \
+                 tell, because such headers have no signature."
             ));
+            let mut formats: Vec<_> = targets.iter().filter(|t| t.partition.is_none()).map(|t| t.format).collect();
+            formats.dedup();
+            for format in formats {
+                let options = ["--backup-header".to_owned(), format!("--format={format}")];
+                let options = options.each_ref().map(String::as_str);
+                self.suggest(format!("To test a password for {format}:"), "info", &options);
+            }
+            self.exit_code = exit::number_of(&ErrorKind::WrongCredential(String::new()));
+            return;
         }
         self.findings.push(format!(
             "It could be a volume: {names}. Only the password can tell, because such volumes have no signature."

@@ -168,8 +168,10 @@ impl Args {
     fn agree_to(&self, ending: &[u32], asked: &Cell<bool>) -> Result<()> {
         if !ending.is_empty() {
             let slots: Vec<_> = ending.iter().map(u32::to_string).collect();
+            let (noun, password) =
+                if slots.len() == 1 { ("keyslot", "its password") } else { ("keyslots", "their passwords") };
             warn(&format!(
-                "keyslots {} will be removed with the old key. Add their passwords again afterwards.",
+                "{noun} {} will be removed with the old key. Add {password} again afterwards.",
                 slots.join(", ")
             ));
         }

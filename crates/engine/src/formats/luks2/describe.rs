@@ -422,7 +422,8 @@ pub(super) fn meaning(kind: &str, token: &Map<String, Value>) -> String {
             let pcrs = |name: &str, how: &str| {
                 let pcrs = token.get(name).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
                 let pcrs: Vec<_> = pcrs.iter().map(Value::to_string).collect();
-                if pcrs.is_empty() { String::new() } else { format!(", {how} PCRs {}", pcrs.join(", ")) }
+                let plural = if pcrs.len() == 1 { "" } else { "s" };
+                if pcrs.is_empty() { String::new() } else { format!(", {how} PCR{plural} {}", pcrs.join(", ")) }
             };
             let lock = if yes("tpm2_pcrlock") { ", by its systemd-pcrlock policy" } else { "" };
             let bound = pcrs("tpm2-pcrs", "bound to") + &pcrs("tpm2_pubkey_pcrs", "with signatures of") + lock;
