@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use claviger_engine::diagnosis;
 use claviger_engine::formats::Resizing;
 use claviger_engine::store::{Access, FileStore};
-use claviger_engine::{Advice, Error, ErrorKind, Spec, Store, Unlock};
+use claviger_engine::{Advice, Error, Spec, Store, Unlock};
 use claviger_serve::mount;
 use claviger_serve::sessions::{Runtime, Session, SessionRecord};
 use serde::Serialize;

@@ -119,13 +119,36 @@ static MARKS: &[(usize, &[u8], Kind)] = &[
     (512 + 24, b"LVM2 001", Kind::Lvm),
 ];
 
+/// The first [`LOOKED_AT`] bytes, or the whole store. If a truncated volume ends before, zeros follow.
+///
+/// # Errors
+/// Those of the store.
+pub(super) fn beginning(store: &dyn Store) -> io::Result<Vec<u8>> {
+    const SECTOR: usize = 512;
+    let mut start = vec![0; store.len().min(LOOKED_AT as u64) as usize];
+    match store.read_at(0, &mut start) {
+        Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => {}
+        read => return read.map(|()| start),
+    }
+    start.fill(0);
+    for (sector, at) in start.chunks_mut(SECTOR).zip((0..).step_by(SECTOR)) {
+        match store.read_at(at, sector) {
+            Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => {
+                sector.fill(0);
+                break;
+            }
+            read => read?,
+        }
+    }
+    Ok(start)
+}
+
 /// The file system in `store`; `None` if no known one is found.
 ///
 /// # Errors
 /// Those of the store.
 pub fn detect(store: &dyn Store) -> io::Result<Option<Filesystem>> {
-    let mut start = vec![0; store.len().min(LOOKED_AT as u64) as usize];
-    store.read_at(0, &mut start)?;
+    let start = beginning(store)?;
     let Some(kind) = kind(&start) else { return Ok(None) };
     let start = Start(&start);
     let (label, uuid) = match kind {
@@ -368,6 +391,37 @@ impl Start<'_> {
 mod tests {
     use super::*;
     use crate::store::MemoryStore;
+
+    #[test]
+    fn a_volume_that_was_cut_short_is_recognised_by_what_is_left() {
+        struct Cut(MemoryStore, u64);
+        impl Store for Cut {
+            fn len(&self) -> u64 {
+                self.0.len()
+            }
+            fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+                crate::store::check_range(offset, out.len(), self.1)?;
+                self.0.read_at(offset, out)
+            }
+            fn write_clobbering(&self, _: u64, _: &mut [u8]) -> io::Result<()> {
+                Err(io::ErrorKind::Unsupported.into())
+            }
+            fn flush(&self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let (at, mark, kind) = MARKS.iter().find(|(at, ..)| *at < 1024).expect("a mark");
+        let mut bytes = vec![7; 2 * LOOKED_AT];
+        bytes[*at..][..mark.len()].copy_from_slice(mark);
+        for left in [2048, 2048 + 100, LOOKED_AT as u64] {
+            let cut = Cut(MemoryStore::new(bytes.clone()), left);
+            let whole = left / 512 * 512;
+            let start = beginning(&cut).expect("what is left");
+            assert_eq!((start.len(), super::kind(&start)), (LOOKED_AT, Some(*kind)));
+            assert!(start[..whole as usize] == bytes[..whole as usize]);
+            assert!(start[whole as usize..].iter().all(|byte| *byte == 0));
+        }
+    }
 
     #[test]
     fn every_mark_is_seen_and_no_part_of_it() {

@@ -135,11 +135,10 @@ fn may_count_smaller(store: &dyn Store, table: &PartitionTable) -> Result<Option
 }
 
 fn nothing(store: &dyn Store) -> Error {
-    let mut start = vec![0; store.len().min(detect::LOOKED_AT as u64) as usize];
-    let holds = match store.read_at(0, &mut start) {
+    let holds = match detect::beginning(store) {
         Err(e) => return e.into(),
-        Ok(()) if start.iter().all(|b| *b == 0) => "it begins with zeros",
-        Ok(()) => match magic::known(&start) {
+        Ok(start) if start.iter().all(|b| *b == 0) => "it begins with zeros",
+        Ok(start) => match magic::known(&start) {
             Some(what) => &format!("it holds {what}"),
             None if magic::looks_random(&start) => "it looks random",
             None => "its contents are of an unknown kind",

@@ -252,7 +252,9 @@ pub(super) fn flush(dir: &Path) {
 
 /// The error for a busy mount, with the processes that use it.
 fn busy(dir: &Path) -> Error {
-    let mut who: Vec<_> = holders(dir, LOOK).iter().map(ToString::to_string).collect();
+    let own = std::process::id();
+    let others = holders(dir, LOOK).into_iter().filter(|holder| holder.pid != own);
+    let mut who: Vec<_> = others.map(|holder| holder.to_string()).collect();
     let nested = mountinfo::mounts().unwrap_or_default();
     let nested = nested.iter().filter(|mount| mount.dir != dir && mount.dir.starts_with(dir));
     who.extend(nested.map(|mount| format!("{} is mounted inside it", escape(&mount.dir))));

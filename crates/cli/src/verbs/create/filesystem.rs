@@ -30,11 +30,11 @@ pub(crate) enum FileSystem {
     Xfs,
     /// At least 110 MiB
     Btrfs,
-    /// For Windows; reserved areas become files
+    /// For Windows; in BitLocker, reserved areas become files
     Ntfs,
-    /// Smaller than the volume
+    /// For Windows, macOS and Linux; in BitLocker, smaller than the volume
     Exfat,
-    /// For all systems; reserved areas become bad clusters
+    /// For all systems; in BitLocker, reserved areas become bad clusters
     Fat,
 }
 
