@@ -127,6 +127,7 @@ fn words_of(advice: &Advice) -> String {
             "You have no permission to write to it. To only read it, add --read-only to `mount` or `serve`."
         }
         Advice::OpenTruncated => "To read what is left, add --truncated.",
+        Advice::Reseal => "In one step: `claviger keyslot reseal VOLUME`.",
         Advice::RestoreEmbedded => "To restore it from there: `claviger header restore --embedded VOLUME`.",
         Advice::RestoreHeader => "To restore the header from a backup: `claviger header restore --from FILE VOLUME`.",
         Advice::ResumeDecryption => "To resume: `claviger reencrypt --decrypt VOLUME` with the same --header.",
@@ -207,6 +208,7 @@ mod tests {
         Advice::OpenReadOnly,
         Advice::OpenTruncated,
         Advice::RepairHeader,
+        Advice::Reseal,
         Advice::RestoreEmbedded,
         Advice::RestoreHeader,
         Advice::ResumeDecryption,

@@ -11,6 +11,7 @@ use super::bitlocker::SealedMasterKey;
 use crate::credential::Credential;
 use crate::error::Result;
 use crate::private_keys::{PrivateKey, not_for_this_key};
+use crate::tpm2::Tpm;
 use crate::{clevis, tpm2};
 
 /// A sealed passphrase.
@@ -49,6 +50,19 @@ pub enum Releaser {
 }
 
 impl Sealed {
+    /// Checks that the TPM's PCRs are as at sealing, without a PIN. `None` if it is not a TPM alone that releases the passphrase.
+    ///
+    /// # Errors
+    /// `WrongCredential` that says which PCR changed, if that can be told; `Io`.
+    pub fn check(&self, tpm: &mut Tpm) -> Option<Result<()>> {
+        match &self.by {
+            Releaser::Tpm(envelope) => Some(envelope.check(tpm)),
+            Releaser::MasterKey(key) => Some(key.check(tpm)),
+            Releaser::Clevis(jwe) => jwe.check(tpm),
+            Releaser::SmartCard { .. } | Releaser::Other => None,
+        }
+    }
+
     /// Returns the passphrase, if one of `keys` decrypts it. systemd uses the Base64 of the decrypted bytes (systemd,
     /// src/cryptenroll/cryptenroll-pkcs11.c).
     ///
