@@ -154,6 +154,13 @@ pub fn command<'a>(verb: &'a str, names: impl Iterator<Item = &'a OsStr>) -> Str
     output::command(["claviger", verb].into_iter().map(OsStr::new).chain(options).chain(marked).chain(names))
 }
 
+/// The option as this command line gives it, with its value.
+pub fn given(option: &str) -> Option<&'static OsStr> {
+    let line = session().volume.as_ref().map_or(&[][..], |named| &named.line);
+    let options = line.iter().take_while(|word| *word != "--");
+    options.map(OsString::as_os_str).find(|word| command_line::option(word) == option)
+}
+
 /// The shell command that makes a complete copy of `volume` in the current folder, if the advice is to make a copy.
 pub fn of_copy(advice: &Advice, volume: impl AsRef<Path>) -> Option<String> {
     let mut copy = volume.as_ref().file_name().unwrap_or_default().to_owned();

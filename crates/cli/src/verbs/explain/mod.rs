@@ -482,8 +482,10 @@ impl Explained {
             return Ok(());
         }
         if !args.open.tokens().only() && !args.open.tokens().names_tpm() {
-            let what = "To find out whether this machine's TPM opens it, and otherwise which PCR changed:";
-            self.suggest(what, "explain", &["--without-password", "--tpm2-device=auto"]);
+            if self.opens.is_none() {
+                let what = "To find out whether this machine's TPM opens it, and otherwise which PCR changed:";
+                self.suggest(what, "explain", &["--without-password", "--tpm2-device=auto"]);
+            }
             return Ok(());
         }
         let mut tpm = args.open.tokens().tpm()?;

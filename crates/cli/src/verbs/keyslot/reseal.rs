@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use claviger_engine::clevis::{Binding, Jwe};
@@ -112,9 +113,13 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     prepared.edit.carry_out(&*editing.store).map_err(at)?;
     editing.opens_with(&credentials, None, None, Some(target.keyslot)).map_err(at)?;
     let Target { keyslot, token, policy: Policy { pcrs, pin, .. }, .. } = target;
+    let (slot, path) = (format!("--slot={keyslot}"), editing.path().as_os_str());
+    let words = ["claviger", "keyslot", "test", "--token-only", &slot].map(|word| Some(OsStr::new(word)));
+    let marked = path.as_bytes().starts_with(b"-").then_some(OsStr::new("--"));
+    let test = words.into_iter().chain([advice::given("--tpm2-device"), marked, Some(path)]);
     let resealed = Resealed {
         path: output::printable(&editing.path().to_string_lossy()),
-        test: advice::command("keyslot test", [OsStr::new("--token-only"), editing.path().as_os_str()].into_iter()),
+        test: output::command(test.flatten()),
         written: Written::of(editing.path(), prepared),
         pcrs: pcrs.numbers().collect(),
         bank: pcrs.bank.name(),

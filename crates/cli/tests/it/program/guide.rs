@@ -28,6 +28,7 @@ const LEFT_OUT: &[(&str, &str)] = &[
     ("qcow2:", "an image: references.rs"),
     ("/dev/", "hardware"),
     ("tpm2", "a TPM: luks/tokens_tpm.rs"),
+    ("keyslot reseal", "a TPM: luks/tokens_tpm.rs"),
     ("pkcs11", "a smart card: luks/tokens.rs"),
     ("--token-only", "a TPM: luks/tokens_tpm.rs"),
     ("--ask systemd", "systemd's password agents: program/terminal.rs"),
