@@ -50,13 +50,8 @@ pub fn failure(code: u32) -> Error {
     }
 }
 
-/// The error if PCRs differ from those at sealing; `how` says which.
-pub fn other_state(how: String) -> Error {
-    refused(format!("the machine booted differently: {how}"))
-}
-
-/// The error for a state of the machine in which the TPM does not unseal.
-pub fn refused(what: String) -> Error {
+/// The error if the machine is not in the state in which the TPM unseals; `what` says how it differs.
+pub fn other_state(what: String) -> Error {
     Error::new(ErrorKind::WrongCredential(what)).hint(
         "This is normal after an update of the firmware, boot loader or their settings. Open the volume with a \
          passphrase or recovery key, and seal it anew.",

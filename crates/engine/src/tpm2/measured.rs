@@ -15,6 +15,9 @@ const GUESSES: usize = 1 << 17;
 /// PCRs with more events are not tried without one of them.
 const EVENTS: usize = 512;
 
+/// The most hash algorithms of a log.
+const ALGORITHMS: usize = 16;
+
 /// Event types (TCG PC Client Platform Firmware Profile, section "Event Types").
 const NO_ACTION: u32 = 3;
 const VARIABLE_DRIVER_CONFIG: u32 = 0x8000_0001;
@@ -182,7 +185,10 @@ impl LogReader<'_> {
         let count = data.u32()?;
         let known = |algorithm, size| Bank::of(algorithm).is_none_or(|hash| hash.size == size);
         let size = |_| Some((data.u16()?, data.u16()?.into())).filter(|(algorithm, size)| known(*algorithm, *size));
-        (0..count).map(size).collect::<Option<Vec<_>>>().filter(|sizes| !sizes.is_empty() && kind == NO_ACTION)
+        (0..count.min(ALGORITHMS as u32 + 1))
+            .map(size)
+            .collect::<Option<Vec<_>>>()
+            .filter(|sizes| (1..=ALGORITHMS).contains(&sizes.len()) && kind == NO_ACTION)
     }
 
     fn event(&mut self, sizes: &[(u16, usize)]) -> Option<Event> {
@@ -223,9 +229,7 @@ pub(super) fn digest(policy: &Policy, values: &[Vec<u8>]) -> Result<Vec<u8>> {
 /// The error if no form of the policy has the digest `wanted` while its PCRs have the values `now`, in order. Names what changed, if
 /// one or two guesses from the log explain it.
 pub(super) fn changed(forms: &[Policy], now: &[Vec<u8>], wanted: &[u8], log: Option<&EventLog>) -> Error {
-    let Some(Pcrs { bank, .. }) = forms.first().map(|policy| policy.pcrs) else {
-        return answers::other_state(String::new());
-    };
+    let Pcrs { bank, .. } = forms[0].pcrs;
     let numbers: Vec<_> = forms[0].pcrs.numbers().collect();
     let fits = |values: &[Vec<u8>]| forms.iter().any(|form| digest(form, values).is_ok_and(|digest| digest == wanted));
     let mut guesses: Vec<_> =
@@ -233,7 +237,7 @@ pub(super) fn changed(forms: &[Policy], now: &[Vec<u8>], wanted: &[u8], log: Opt
     // A PCR that nothing was measured into is empty.
     guesses.iter_mut().for_each(|all| all.push((vec![0; bank.hash().size], "nothing was measured then")));
     let in_words =
-        |at: usize, guess: &Guess| format!("{} differs from when this was sealed: {}", named(numbers[at]), guess.1);
+        |at: usize, guess: &Guess| format!("{} differs from when this was sealed; {}", named(numbers[at]), guess.1);
     let mut left = GUESSES;
     let mut values = now.to_vec();
     for (at, all) in guesses.iter().enumerate() {
@@ -264,7 +268,7 @@ pub(super) fn changed(forms: &[Policy], now: &[Vec<u8>], wanted: &[u8], log: Opt
         _ => {
             let names: Vec<_> = numbers.iter().map(|pcr| named(*pcr)).collect();
             let all = names.join(", ");
-            format!("one or more PCRs differ from when this was sealed, and it cannot be told which: {all}")
+            format!("of these PCRs, one or more differ from when this was sealed, and it cannot be told which: {all}")
         }
     })
 }

@@ -449,7 +449,7 @@ impl Tpm {
             if reader.u32()? != 1 {
                 let what =
                     format!("the TPM no longer has the {} bank of PCRs that this was sealed with", pcrs.bank.name());
-                return Err(answers::refused(what));
+                return Err(answers::other_state(what));
             }
             values.push(reader.sized()?.to_vec());
         }

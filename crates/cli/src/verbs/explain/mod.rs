@@ -483,8 +483,11 @@ impl Explained {
         }
         if !args.open.tokens().only() && !args.open.tokens().names_tpm() {
             if self.opens.is_none() {
-                let what = "To find out whether this machine's TPM opens it, and otherwise which PCR changed:";
-                self.suggest(what, "explain", &["--without-password", "--tpm2-device=auto"]);
+                let what =
+                    "To find out whether this machine's TPM opens it, and otherwise which PCR changed:".to_owned();
+                let options = ["--without-password", "--tpm2-device=auto"].map(OsString::from);
+                let command = mounting::command("explain", &self.line, Difference::Nothing, &options);
+                self.advice.push(Advice { what, command });
             }
             return Ok(());
         }
@@ -495,7 +498,9 @@ impl Explained {
             match sealed.check(&mut tpm) {
                 Some(Err(error)) => {
                     self.findings.push(format!("{keyslots} does not open by this TPM: {}.", error.kind));
-                    if let Some(hint) = advice::to_try(&error) {
+                    // Of several keyslots, once.
+                    let known = |hint: &String| self.advice.iter().any(|advice| advice.what == *hint);
+                    if let Some(hint) = advice::to_try(&error).filter(|hint| !known(hint)) {
                         self.advise(hint);
                     }
                 }

@@ -24,8 +24,9 @@ use crate::terminal::{advice, cancel};
 /// Seal a TPM's keyslot anew, for this machine as it has started now
 ///
 /// After an update of firmware or boot loader, the TPM no longer releases the passphrase of a keyslot. Open the volume
-/// with another credential, such as a passphrase or recovery key. A new sealed passphrase then replaces the old one, in
-/// the same keyslot and token. Whenever that is interrupted, one of the two is there; the old one is overwritten last.
+/// with another credential, such as a passphrase or recovery key. A new passphrase is then sealed to this machine's TPM
+/// (or --tpm2-device), and replaces the old one in the same keyslot and token. Whenever that is interrupted, one of the
+/// two is there; the old one is overwritten last.
 ///
 /// PCRs, their bank, the key for signed PCRs, and whether there is a PIN stay the same unless options change them.
 #[derive(clap::Args)]
@@ -209,8 +210,12 @@ impl Target {
 
     fn in_words(&self) -> String {
         let Policy { pcrs, signed, pin, .. } = &self.policy;
-        let numbers = pcrs.numbers().map(|number| number.to_string()).collect::<Vec<_>>().join(", ");
-        let pcrs = if numbers.is_empty() { "no PCRs".to_owned() } else { format!("PCRs {numbers}") };
+        let numbers: Vec<_> = pcrs.numbers().map(|number| number.to_string()).collect();
+        let pcrs = match &numbers[..] {
+            [] => "no PCRs".to_owned(),
+            [one] => format!("PCR {one}"),
+            all => format!("PCRs {}", all.join(", ")),
+        };
         let signed = if signed.is_some() { " and signed PCRs" } else { "" };
         let pin = if *pin { ", with a PIN" } else { "" };
         format!("token {}, {pcrs}{signed}{pin}", self.token)

@@ -167,8 +167,8 @@ fn clevis_opens_what_was_bound_to_several_here() {
     setting.test(2, &both[2..]).fails(1, &["no TPM"]);
     setting.opens(3, &both[..2]);
     tpm.tool("tpm2_pcrextend", &[&format!("7:sha256={}", "5a".repeat(32))]);
-    setting.test(1, &both).fails(2, &["PCRs"]);
-    setting.test(2, &both).fails(2, &["PCRs"]);
+    setting.test(1, &both).fails(2, &["PCR 7"]);
+    setting.test(2, &both).fails(2, &["PCR 7"]);
     setting.opens(3, &both);
     by_clevis(3);
     // What makes no sense is said before anything is written.
@@ -226,7 +226,7 @@ fn a_keyfile_is_sealed() {
     assert_eq!(open(&theirs, &[]).succeeds().out, b"theirs");
 
     tpm.tool("tpm2_pcrextend", &[&format!("7:sha256={}", "5a".repeat(32))]);
-    open(&fresh, &[]).fails(2, &["fresh.jwe", "PCRs"]);
+    open(&fresh, &[]).fails(2, &["fresh.jwe", "PCR 7"]);
     bound(&fresh, &[]).fails(1, &["already exists"]);
     fs::write(folder.path("long"), vec![7; (1 << 20) + 1]).expect("a file");
     fs::remove_file(&both).expect("removed");
