@@ -128,7 +128,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         pin,
         keyslot,
     };
-    Ok(output::print(&resealed, args.json)?)
+    output::print(&resealed, args.json)
 }
 
 /// The keyslot to seal anew.
