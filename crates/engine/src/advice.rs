@@ -55,6 +55,8 @@ pub enum Advice {
     OpenTruncated,
     /// Repair the header from its intact parts.
     RepairHeader,
+    /// Seal the passphrase of a TPM's keyslot anew: [`crate::formats::HeaderEditor::replace`].
+    Reseal,
     /// Restore the header in front from the backup at the end of the volume.
     RestoreEmbedded,
     /// Restore the header from a backup.
@@ -109,6 +111,7 @@ impl fmt::Display for Advice {
             Self::OpenReadOnly => "Open it read-only.",
             Self::OpenTruncated => "To read what is left, allow a truncated volume.",
             Self::RepairHeader => "Repair the header.",
+            Self::Reseal => "Seal the keyslot's passphrase anew.",
             Self::RestoreEmbedded => "Restore the header from the backup at the end of the volume.",
             Self::RestoreHeader => "Restore the header from a backup.",
             Self::ResumeDecryption => "Resume the decryption with the same detached header.",

@@ -38,15 +38,29 @@ pub struct Editing<'a> {
 impl OpenArgs {
     /// Opens the volume to verify the credentials and learn how it opens. Also finds damaged headers.
     pub fn edit(&self, access: Access) -> anyhow::Result<Editing<'_>> {
-        self.edit_with(access, false)
+        Ok(self.edit_with(access, false, |_| Ok(()))?.0)
+    }
+
+    /// Like [`OpenArgs::edit`], but first takes from the header what the verb needs, before anybody types a password.
+    pub fn edit_for<T>(
+        &self,
+        access: Access,
+        needed: impl FnOnce(&dyn Header) -> claviger_engine::Result<T>,
+    ) -> anyhow::Result<(Editing<'_>, T)> {
+        self.edit_with(access, false, needed)
     }
 
     /// Opens the volume read-only with the credentials themselves: an unprotected key does not count.
     pub fn prove(&self) -> anyhow::Result<Editing<'_>> {
-        self.edit_with(Access::ReadOnly, true)
+        Ok(self.edit_with(Access::ReadOnly, true, |_| Ok(()))?.0)
     }
 
-    fn edit_with(&self, access: Access, prove: bool) -> anyhow::Result<Editing<'_>> {
+    fn edit_with<T>(
+        &self,
+        access: Access,
+        prove: bool,
+        needed: impl FnOnce(&dyn Header) -> claviger_engine::Result<T>,
+    ) -> anyhow::Result<(Editing<'_>, T)> {
         guard::no_dumps();
         prompt::about(&self.path);
         let cancel = cancel::install()?;
@@ -54,6 +68,7 @@ impl OpenArgs {
         let opening = self.how.opening(&self.path)?.access(access).by_backup(true).borrowing(sessions::borrow);
         let mut found = opening.find_header()?;
         found.check(&self.how.unlock(&[])).map_err(at)?;
+        let needed = needed(&*found.header).map_err(at)?;
         self.announce(&*found.header).map_err(at)?;
         let (credentials, keyslot) = match self.released(&*found.header)? {
             Some(released) => (released.credentials.into(), released.keyslot),
@@ -79,7 +94,7 @@ impl OpenArgs {
         found.format = formats::by_name(facts.format)?;
         let editor = editor_of(found.format).map_err(at)?;
         let (store, format) = (Arc::clone(&found.store), found.format);
-        Ok(Editing { store, format, editor, facts, credentials, found, args: self })
+        Ok((Editing { store, format, editor, facts, credentials, found, args: self }, needed))
     }
 }
 

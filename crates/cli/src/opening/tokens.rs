@@ -1,11 +1,13 @@
 //! Passphrases that a device releases because a token in the header names it, so that nobody has to type one.
 
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use claviger_engine::clevis::Helpers;
 use claviger_engine::fido2::{self, Fido2Token};
 use claviger_engine::formats::{Releaser, Sealed};
-use claviger_engine::tpm2::{Envelope, Tpm, TpmAddress};
+use claviger_engine::tpm2::{Envelope, EventLog, LOG_MAX, Tpm, TpmAddress};
 use claviger_engine::{Credential, Error, ErrorKind, Header, Result, Secret};
 
 use crate::opening::certificates::CertificateArgs;
@@ -21,6 +23,9 @@ const SIGNATURES: [&str; 3] = [
     "/run/systemd/tpm2-pcr-signature.json",
     "/usr/lib/systemd/tpm2-pcr-signature.json",
 ];
+
+/// Where Linux shows the firmware's event log, to root.
+const EVENT_LOG: &str = "/sys/kernel/security/tpm0/binary_bios_measurements";
 
 /// The longest file with signatures or a key, in bytes.
 const SIGNATURES_MAX: u64 = 1 << 20;
@@ -49,10 +54,18 @@ pub struct TokenArgs {
     #[command(flatten)]
     fido2: Fido2Args,
 
+    /// The firmware's event log, which shows which PCR changed [default: that of this machine, if you may read it]
+    #[arg(long, value_name = "FILE")]
+    tpm2_event_log: Option<PathBuf>,
+
     /// Try this tang server before asking for a password, if clevis bound the volume to it: http://HOST:PORT. May be
     /// repeated
     #[arg(long, value_name = "URL")]
     tang: Vec<String>,
+
+    /// Whether the options name devices for something else than opening the volume.
+    #[arg(skip)]
+    for_sealing: bool,
 }
 
 /// A passphrase that a device released, and its keyslot if there is only one.
@@ -78,17 +91,17 @@ impl TokenArgs {
         &self.fido2
     }
 
+    /// The same options for sealing to the TPM that they name, or to this machine's: it is not tried before asking for a password.
+    pub fn for_sealing(self) -> Self {
+        Self { for_sealing: true, tpm2_device: Some(self.tpm2_device.unwrap_or_default()), ..self }
+    }
+
     /// Whether any of these options was given.
     pub fn given(&self) -> bool {
-        let Self { token_only, tpm2_device, tpm2_pin_file, tpm2_signature, fido2, tang } = self;
-        let Fido2Args { fido2_device, fido2_pin_file, .. } = fido2;
-        *token_only
-            || fido2_device.is_some()
-            || fido2_pin_file.is_some()
-            || !tang.is_empty()
-            || tpm2_device.is_some()
-            || tpm2_pin_file.is_some()
-            || tpm2_signature.is_some()
+        let Self { tpm2_pin_file, tpm2_signature, tpm2_event_log, fido2, .. } = self;
+        let files = [tpm2_pin_file, tpm2_signature, tpm2_event_log, &fido2.fido2_pin_file];
+        let devices = self.tpm2_device.is_some() || fido2.fido2_device.is_some() || !self.tang.is_empty();
+        self.token_only || devices || files.into_iter().any(Option::is_some)
     }
 
     /// Whether only a token may open the volume.
@@ -98,12 +111,37 @@ impl TokenArgs {
 
     /// Whether tokens are tried before asking for a password.
     pub fn first(&self) -> bool {
-        self.tpm2_device.is_some() || self.fido2.fido2_device.is_some() || !self.tang.is_empty()
+        let named = self.tpm2_device.is_some() || self.fido2.fido2_device.is_some() || !self.tang.is_empty();
+        named && !self.for_sealing
+    }
+
+    /// Whether the options name a TPM.
+    pub fn names_tpm(&self) -> bool {
+        self.tpm2_device.is_some()
     }
 
     /// The TPM that the options name, or the machine's.
     pub fn tpm(&self) -> Result<Tpm> {
-        Tpm::connect(&self.tpm2_device.clone().unwrap_or_default(), cancel::waits())
+        let log = self.event_log()?;
+        Ok(Tpm::connect(&self.tpm2_device.clone().unwrap_or_default(), cancel::waits())?.with_log(log))
+    }
+
+    /// The event log that the options name, or this machine's if there is one that can be read.
+    fn event_log(&self) -> Result<Option<EventLog>> {
+        let read = |file: &Path| -> Result<EventLog> {
+            let mut log = Vec::new();
+            File::open(file)?.take(LOG_MAX + 1).read_to_end(&mut log)?;
+            if log.len() as u64 > LOG_MAX {
+                return Err(Error::misuse("too long for a TPM event log"));
+            }
+            EventLog::parse(&log)
+        };
+        let of_this_machine = self.tpm2_device.as_ref().is_none_or(|device| *device == TpmAddress::default());
+        match &self.tpm2_event_log {
+            Some(file) => read(file).map(Some).map_err(|e| e.at(file)),
+            None if of_this_machine => Ok(read(EVENT_LOG.as_ref()).ok()),
+            None => Ok(None),
+        }
     }
 
     /// Asks the devices that the tokens name for a passphrase, one after the other; with `keyslot`, only for that keyslot.
@@ -187,6 +225,10 @@ impl TokenArgs {
             envelope.take_signatures(&read(file)?).map_err(|e| e.at(file))?;
         }
         let mut tpm = Helpers::tpm(self)?;
+        if envelope.policy.pin {
+            // Nobody types a PIN in vain.
+            envelope.check(&mut tpm)?;
+        }
         let pin = if envelope.policy.pin { Some(pin(&TPM_PIN, self.tpm2_pin_file.as_deref())?) } else { None };
         envelope.open(&mut tpm, pin.as_deref()).map(Credential::Passphrase)
     }

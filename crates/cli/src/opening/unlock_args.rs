@@ -89,7 +89,7 @@ pub struct UnlockArgs {
     pub(super) headerless: HeaderlessArgs,
 
     #[command(flatten)]
-    pub(super) tokens: TokenArgs,
+    pub(crate) tokens: TokenArgs,
 
     #[command(flatten)]
     pub(crate) folder: FolderArgs,

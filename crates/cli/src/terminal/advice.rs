@@ -127,6 +127,7 @@ fn words_of(advice: &Advice) -> String {
             "You have no permission to write to it. To only read it, add --read-only to `mount` or `serve`."
         }
         Advice::OpenTruncated => "To read what is left, add --truncated.",
+        Advice::Reseal => "In one step: `claviger keyslot reseal VOLUME`.",
         Advice::RestoreEmbedded => "To restore it from there: `claviger header restore --embedded VOLUME`.",
         Advice::RestoreHeader => "To restore the header from a backup: `claviger header restore --from FILE VOLUME`.",
         Advice::ResumeDecryption => "To resume: `claviger reencrypt --decrypt VOLUME` with the same --header.",
@@ -151,6 +152,13 @@ pub fn command<'a>(verb: &'a str, names: impl Iterator<Item = &'a OsStr>) -> Str
     let mut names = names.peekable();
     let marked = names.peek().filter(|name| name.as_bytes().starts_with(b"-")).map(|_| OsStr::new("--"));
     output::command(["claviger", verb].into_iter().map(OsStr::new).chain(options).chain(marked).chain(names))
+}
+
+/// The option as this command line gives it, with its value.
+pub fn given(option: &str) -> Option<&'static OsStr> {
+    let line = session().volume.as_ref().map_or(&[][..], |named| &named.line);
+    let options = line.iter().take_while(|word| *word != "--");
+    options.map(OsString::as_os_str).find(|word| command_line::option(word) == option)
 }
 
 /// The shell command that makes a complete copy of `volume` in the current folder, if the advice is to make a copy.
@@ -207,6 +215,7 @@ mod tests {
         Advice::OpenReadOnly,
         Advice::OpenTruncated,
         Advice::RepairHeader,
+        Advice::Reseal,
         Advice::RestoreEmbedded,
         Advice::RestoreHeader,
         Advice::ResumeDecryption,

@@ -139,6 +139,16 @@ impl Jwe {
         Ok(Pin::Shares(threshold, Box::new(prime), parts.collect::<Result<_>>()?))
     }
 
+    /// The PCRs, if it is bound to a TPM alone.
+    pub fn tpm_pcrs(&self) -> Option<Pcrs> {
+        if let Pin::Tpm(sealed) = &self.pin { Some(sealed.pcrs) } else { None }
+    }
+
+    /// Checks that the PCRs are as when it was bound; `None` if it is not bound to a TPM alone.
+    pub(crate) fn check(&self, tpm: &mut Tpm) -> Option<Result<()>> {
+        if let Pin::Tpm(sealed) = &self.pin { Some(sealed.check(tpm)) } else { None }
+    }
+
     /// Decrypts the contents.
     ///
     /// # Errors

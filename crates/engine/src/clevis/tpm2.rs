@@ -13,7 +13,8 @@ use crate::tpm2::{Bank, Parent, Pcrs, Pin, Policy, SealedObject, Tpm};
 pub struct SealedKey {
     parent: Parent,
     blob: SealedObject,
-    pcrs: Pcrs,
+    /// The PCRs that must be as at sealing.
+    pub(super) pcrs: Pcrs,
 }
 
 impl SealedKey {
@@ -65,9 +66,18 @@ impl SealedKey {
         direct("tpm2", options)
     }
 
+    fn policy(&self) -> Policy {
+        Policy { pcrs: self.pcrs, ..Policy::default() }
+    }
+
+    /// Checks that the PCRs are as at sealing.
+    pub fn check(&self, tpm: &mut Tpm) -> Result<()> {
+        tpm.check(&self.blob, &self.policy(), None)
+    }
+
     /// Unseals the key in the JWK.
     pub fn key(&self, tpm: &mut Tpm) -> Result<Secret> {
-        let policy = Policy { pcrs: self.pcrs, ..Policy::default() };
+        let policy = self.policy();
         let jwk = tpm.unseal(&self.parent, &self.blob, &policy, None, &Pin::none())?;
         /// Only the field that is needed: the JSON parser then keeps no copy of the key.
         #[derive(serde::Deserialize)]

@@ -96,7 +96,7 @@ pub struct NewCredential<'a> {
     pub cost: Cost<'a>,
     /// For a new keyslot: the size in bits of a fresh key for it, which is not that of the data.
     pub unbound_bits: Option<u32>,
-    /// For a new keyslot: its token, in which the keyslot number is filled in.
+    /// For a new or replaced keyslot: its token, in which the keyslot number is filled in.
     pub token: Option<&'a Map<String, Value>>,
 }
 

@@ -65,6 +65,22 @@ pub trait HeaderEditor: Sync {
         Err(no_keyslots())
     }
 
+    /// Prepares a change after which keyslot `number` holds the passphrase in `new`, and its only token is the one in `new`. `with`
+    /// may open any keyslot. The old keyslot and token work until the new ones do.
+    ///
+    /// # Errors
+    /// Those of `Header::unlock`; `Misuse` if the keyslot has not exactly one token, which is only for this keyslot; `Unsupported` if
+    /// the format has no tokens.
+    fn replace(
+        &self,
+        _store: &dyn Store,
+        _with: &Unlock<'_>,
+        _new: &NewCredential<'_>,
+        _number: u32,
+    ) -> Result<Prepared> {
+        Err(Error::unsupported("tokens: this format has none"))
+    }
+
     /// Prepares the irreversible removal of a keyslot.
     ///
     /// # Errors

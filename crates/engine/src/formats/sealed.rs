@@ -51,6 +51,19 @@ pub enum Releaser {
 }
 
 impl Sealed {
+    /// Checks that the TPM's PCRs are as at sealing, without a PIN. `None` if it is not a TPM alone that releases the passphrase.
+    ///
+    /// # Errors
+    /// `WrongCredential` that says which PCR changed, if that can be told; `Io`.
+    pub fn check(&self, tpm: &mut tpm2::Tpm) -> Option<Result<()>> {
+        match &self.by {
+            Releaser::Tpm(envelope) => Some(envelope.check(tpm)),
+            Releaser::MasterKey(key) => Some(key.check(tpm)),
+            Releaser::Clevis(jwe) => jwe.check(tpm),
+            Releaser::SmartCard { .. } | Releaser::Fido2(_) | Releaser::Other => None,
+        }
+    }
+
     /// Returns the passphrase, if one of `keys` decrypts it. systemd uses the Base64 of the decrypted bytes (systemd,
     /// src/cryptenroll/cryptenroll-pkcs11.c).
     ///

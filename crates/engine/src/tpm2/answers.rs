@@ -34,7 +34,7 @@ pub fn failure(code: u32) -> Error {
              key.",
         ),
         AUTH_FAIL | BAD_AUTH => refused("wrong PIN", "After a few wrong PINs, the TPM locks for a while."),
-        POLICY_FAIL => other_state(),
+        POLICY_FAIL => other_state("PCRs differ from when this was sealed".into()),
         INTEGRITY | HANDLE => refused(
             "another TPM sealed it, or this one was cleared since",
             "Open the volume with a passphrase or recovery key, and seal it anew.",
@@ -50,10 +50,9 @@ pub fn failure(code: u32) -> Error {
     }
 }
 
-/// The error if the PCRs differ from those at sealing.
-pub fn other_state() -> Error {
-    let what = "the machine booted differently than when this was sealed: the TPM's PCRs differ";
-    Error::new(ErrorKind::WrongCredential(what.into())).hint(
+/// The error if the machine is not in the state in which the TPM unseals; `what` says how it differs.
+pub fn other_state(what: String) -> Error {
+    Error::new(ErrorKind::WrongCredential(what)).hint(
         "This is normal after an update of the firmware, boot loader or their settings. Open the volume with a \
          passphrase or recovery key, and seal it anew.",
     )

@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::wire::{WireReader, odd};
 use super::{Bank, Parent, Pcrs, Pin, Policy, SealedObject, Signed, Tpm};
+use crate::advice::Advice;
 use crate::error::{Error, ErrorKind, Result};
 use crate::private_keys::{rsa_fingerprint, rsa_public_key};
 use crate::{hex, random};
@@ -64,8 +65,16 @@ impl Envelope {
                 Pin::hashed(&text(&salted))
             }
         };
-        let secret = tpm.unseal(&self.parent, &self.blob, &self.policy, self.digest.as_deref(), &pin)?;
-        Ok(text(&secret))
+        let secret = tpm.unseal(&self.parent, &self.blob, &self.policy, self.digest.as_deref(), &pin);
+        Ok(text(&secret.map_err(with_command)?))
+    }
+
+    /// Checks without a PIN that the PCRs are as when it was sealed.
+    ///
+    /// # Errors
+    /// `WrongCredential` that says which PCR changed, if that can be told; `Io`.
+    pub fn check(&self, tpm: &mut Tpm) -> Result<()> {
+        tpm.check(&self.blob, &self.policy, self.digest.as_deref()).map_err(with_command)
     }
 
     /// Parses a token. Missing fields get the meaning from before systemd introduced them.
@@ -175,6 +184,12 @@ impl Signed {
 /// Encodes a secret as a passphrase, like systemd.
 fn text(secret: &[u8]) -> Secret {
     Secret::from_vec(STANDARD.encode(secret).into_bytes())
+}
+
+/// Adds the advice to seal anew to errors whose hint ends with that.
+fn with_command(error: Error) -> Error {
+    let ends = error.hint.as_deref().is_some_and(|hint| hint.ends_with("seal it anew."));
+    if ends { error.advise(Advice::Reseal) } else { error }
 }
 
 fn malformed(field: &'static str, what: &str) -> Error {

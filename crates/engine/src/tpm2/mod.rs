@@ -5,15 +5,17 @@
 
 mod answers;
 mod envelope;
+mod measured;
 mod session;
 mod transport;
 mod wire;
 
 use claviger_crypto::Secret;
-use claviger_crypto::hash::SHA256;
+use claviger_crypto::hash::{self, Hash, SHA256};
 use zeroize::Zeroizing;
 
 pub use self::envelope::{Envelope, TOKEN};
+pub use self::measured::{EventLog, LOG_MAX};
 use self::session::{CONTINUE, DECRYPT, ENCRYPT, SIZE, SessionExchange, TpmSession};
 pub use self::transport::{TpmAddress, TpmTransport};
 use self::wire::{Bytes, WireReader, odd};
@@ -54,6 +56,7 @@ const POLICY_AUTH_VALUE: u32 = 0x16b;
 const READ_PUBLIC: u32 = 0x173;
 const START_AUTH_SESSION: u32 = 0x176;
 const VERIFY_SIGNATURE: u32 = 0x177;
+const PCR_READ: u32 = 0x17e;
 const POLICY_PCR: u32 = 0x17f;
 const POLICY_GET_DIGEST: u32 = 0x189;
 
@@ -110,6 +113,20 @@ impl Bank {
 
     fn algorithm(self) -> u16 {
         self.row().2
+    }
+
+    /// The hash of this algorithm.
+    fn of(algorithm: u16) -> Option<&'static Hash> {
+        BANKS.iter().find(|(.., known)| *known == algorithm).map(|(bank, ..)| bank.hash())
+    }
+
+    fn hash(self) -> &'static Hash {
+        match self {
+            Self::Sha1 => &hash::SHA1,
+            Self::Sha256 => &SHA256,
+            Self::Sha384 => &hash::SHA384,
+            Self::Sha512 => &hash::SHA512,
+        }
     }
 
     fn row(self) -> (Self, &'static str, u16) {
@@ -286,10 +303,15 @@ impl Object {
 
     /// The digest of the policy that the TPM requires. tpm2-tools create objects without one.
     fn policy(&self) -> Result<&[u8]> {
-        let mut area = WireReader(&self.public);
-        let (_kind, _name, _attributes) = (area.u16()?, area.u16()?, area.u32()?);
-        area.sized()
+        policy_of(&self.public)
     }
+}
+
+/// The digest of the policy in a public area.
+fn policy_of(public: &[u8]) -> Result<&[u8]> {
+    let mut area = WireReader(public);
+    let (_kind, _name, _attributes) = (area.u16()?, area.u16()?, area.u32()?);
+    area.sized()
 }
 
 /// The name of a public area (Part 1, 16).
@@ -320,12 +342,18 @@ impl Answer {
 /// A connection to a TPM.
 pub struct Tpm {
     transport: Box<dyn TpmTransport>,
+    log: Option<EventLog>,
 }
 
 impl Tpm {
     /// Uses this transport.
     pub fn new(transport: Box<dyn TpmTransport>) -> Self {
-        Self { transport }
+        Self { transport, log: None }
+    }
+
+    /// The same with the firmware's event log, which helps errors to say what changed.
+    pub fn with_log(self, log: Option<EventLog>) -> Self {
+        Self { log, ..self }
     }
 
     /// Connects to a TPM. Setting `cancel` ends every exchange with it.
@@ -384,9 +412,48 @@ impl Tpm {
                         return Ok(secret);
                     }
                 }
-                Err(answers::other_state())
+                let changed = tpm.check(blob, policy, digest).err();
+                Err(changed.unwrap_or_else(|| answers::other_state("PCRs differ from when this was sealed".into())))
             })
         })
+    }
+
+    /// Checks that the PCRs are as the object's policy demands, or the one with this digest. Takes no PIN, and checks no signature.
+    ///
+    /// # Errors
+    /// `WrongCredential` that says which PCR changed if that can be told; `Io`.
+    pub(crate) fn check(&mut self, blob: &SealedObject, policy: &Policy, digest: Option<&[u8]>) -> Result<()> {
+        let wanted = digest.map_or_else(|| policy_of(&blob.public), Ok)?;
+        let (forms, values) = (policy.forms(), self.pcr_values(policy.pcrs)?);
+        for form in &forms {
+            // tpm2-tools create objects without a policy.
+            if wanted.is_empty() || measured::digest(form, &values)? == wanted {
+                return Ok(());
+            }
+        }
+        Err(measured::changed(&forms, &values, wanted, self.log.as_ref()))
+    }
+
+    /// The values of these PCRs, in order (Part 3, `TPM2_PCR_Read`: a response has at most eight).
+    fn pcr_values(&mut self, pcrs: Pcrs) -> Result<Vec<Vec<u8>>> {
+        let mut values = Vec::new();
+        for number in pcrs.numbers() {
+            let one = Pcrs { mask: 1 << number, ..pcrs };
+            let answer = self.plain(PCR_READ, one.selection(Bytes::new()))?;
+            let mut reader = answer.reader();
+            let _updates = reader.u32()?;
+            for _ in 0..reader.u32()? {
+                let (_bank, len) = (reader.u16()?, reader.u8()?);
+                reader.take(len.into())?;
+            }
+            if reader.u32()? != 1 {
+                let what =
+                    format!("the TPM no longer has the {} bank of PCRs that this was sealed with", pcrs.bank.name());
+                return Err(answers::other_state(what));
+            }
+            values.push(reader.sized()?.to_vec());
+        }
+        Ok(values)
     }
 
     /// Unseals a loaded object. `None` if this variant of its policy does not match.
@@ -653,4 +720,6 @@ pub(crate) fn fuzz_answers(bytes: &[u8]) {
     let _ = tpm().seal(&Parent::Ecc, &[7; 32], &policy, &Pin::hashed(b"pin"));
     let blob = SealedObject { private: vec![1; 16], public: vec![0, 8, 0, 11, 0, 0, 0, 0, 0, 1, 5] };
     let _ = tpm().unseal(&Parent::Rsa, &blob, &policy, None, &Pin::hashed(b"pin"));
+    let _ =
+        EventLog::parse(bytes).map(|log| measured::changed(&policy.forms(), &[vec![0; SIZE]], &[0; SIZE], Some(&log)));
 }

@@ -19,7 +19,7 @@ use claviger_engine::diagnosis::{
 };
 use claviger_engine::formats::HeaderEditor;
 use claviger_engine::formats::partition::Candidate;
-use claviger_engine::formats::{Facts, Verdict};
+use claviger_engine::formats::{Facts, Releaser, Verdict};
 use claviger_engine::store::Access;
 use claviger_engine::{Credential, Error, ErrorKind, FORMATS, Result, Store, Unlock, Warning, partitions};
 use serde::Serialize;
@@ -295,15 +295,17 @@ impl Explained {
                 }
                 None => explained.without_candidates(),
             };
-        } else if args.without_password {
+        } else if args.without_password || args.open.tokens().only() {
             explained.is_damaged_in_part(&targets);
             explained.needs_password(&targets);
+            explained.about_tpm(args, &targets)?;
         } else if let Some(error) = all_take_too_long(args, &targets) {
             explained.nothing_opens(&targets, Some(error));
         } else {
             let credentials = args.open.read_credentials().map_err(with_less)?;
             let search = try_all(args, &targets, &credentials).map_err(at)?;
             explained.searched(args, store, &targets, search).map_err(at)?;
+            explained.about_tpm(args, &targets)?;
         }
         Ok(explained)
     }
@@ -475,6 +477,50 @@ impl Explained {
             self.may_have_no_header();
         }
         self.exit_code = exit::number_of(&ErrorKind::WrongCredential(String::new()));
+    }
+
+    /// Reports whether a TPM would release what tokens say it sealed, and if not, which PCR changed. A header may come from anybody, so
+    /// only a TPM that the options name is asked.
+    fn about_tpm(&mut self, args: &Args, targets: &[UnlockTarget]) -> Result<()> {
+        let by_tpm = |by: &Releaser| match by {
+            Releaser::Clevis(jwe) => jwe.tpm_pcrs().is_some(),
+            by => matches!(by, Releaser::Tpm(_) | Releaser::MasterKey(_)),
+        };
+        let mut sealed: Vec<_> = targets.iter().flat_map(|target| target.header.sealed()).collect();
+        sealed.retain(|sealed| by_tpm(&sealed.by));
+        if sealed.is_empty() {
+            return Ok(());
+        }
+        if !args.open.tokens().only() && !args.open.tokens().names_tpm() {
+            if self.opens.is_none() {
+                let what =
+                    "To find out whether this machine's TPM opens it, and otherwise which PCR changed:".to_owned();
+                let options = ["--without-password", "--tpm2-device=auto"].map(OsString::from);
+                let command = mounting::command("explain", &self.line, Difference::Nothing, &options);
+                self.advice.push(Advice { what, command });
+            }
+            return Ok(());
+        }
+        let mut tpm = args.open.tokens().tpm()?;
+        for sealed in sealed {
+            let keyslots: Vec<_> = sealed.keyslots.iter().map(u32::to_string).collect();
+            let keyslots = format!("Keyslot {}", keyslots.join(", "));
+            match sealed.check(&mut tpm) {
+                Some(Err(error)) => {
+                    self.findings.push(format!("{keyslots} does not open by this TPM: {}.", error.kind));
+                    // Of several keyslots, once.
+                    let known = |hint: &String| self.advice.iter().any(|advice| advice.what == *hint);
+                    if let Some(hint) = advice::to_try(&error).filter(|hint| !known(hint)) {
+                        self.advise(hint);
+                    }
+                }
+                Some(Ok(())) => {
+                    self.findings.push(format!("{keyslots}: the PCRs of this TPM are as when it was sealed."));
+                }
+                None => {}
+            }
+        }
+        Ok(())
     }
 
     /// Reports what a format with a signature says about the volume, and which command shows more.

@@ -10,37 +10,28 @@ use claviger_testkit::tools;
 pub struct Tpm {
     server: Child,
     port: u16,
-    _state: tempfile::TempDir,
+    state: tempfile::TempDir,
 }
 
 impl Tpm {
     /// A new one, whose PCRs are as after a start. A reported skip where swtpm or the tools for it are missing.
     pub fn new() -> Option<Self> {
-        let program = tools::program("swtpm")?;
+        tools::program("swtpm")?;
         tools::program("tpm2_pcrextend")?;
         let state = tempfile::tempdir().expect("a temporary folder");
-        // The port after it is for control: both were free a moment ago, and another test may have taken one since.
-        for _ in 0..20 {
-            let port = free_port();
-            let tcp = |port| format!("type=tcp,bindaddr=127.0.0.1,port={port}");
-            let mut server = Command::new(&program)
-                .args(["socket", "--tpm2", "--flags", "not-need-init,startup-clear", "--tpmstate"])
-                .arg(format!("dir={}", state.path().display()))
-                .args(["--server", &tcp(port), "--ctrl", &tcp(port + 1)])
-                .stderr(Stdio::null())
-                .spawn()
-                .expect("swtpm starts");
-            // Its control port is opened first.
-            let until = Instant::now() + Duration::from_secs(60);
-            while server.try_wait().expect("a process").is_none() {
-                if TcpStream::connect(("127.0.0.1", port + 1)).is_ok() {
-                    return Some(Self { server, port, _state: state });
-                }
-                assert!(Instant::now() < until, "swtpm does not listen");
-                std::thread::sleep(Duration::from_millis(20));
-            }
-        }
-        panic!("swtpm finds no port");
+        let (server, port) = start(&state);
+        Some(Self { server, port, state })
+    }
+
+    /// Starts it again, as a machine does.
+    pub fn restart(&mut self) {
+        self.end();
+        (self.server, self.port) = start(&self.state);
+    }
+
+    fn end(&mut self) {
+        let _ = self.server.kill();
+        let _ = self.server.wait();
     }
 
     /// Its name for options.
@@ -70,6 +61,32 @@ impl Tpm {
     }
 }
 
+/// The program and its port.
+fn start(state: &tempfile::TempDir) -> (Child, u16) {
+    // The port after it is for control: both were free a moment ago, and another test may have taken one since.
+    for _ in 0..20 {
+        let port = free_port();
+        let tcp = |port| format!("type=tcp,bindaddr=127.0.0.1,port={port}");
+        let mut server = Command::new("swtpm")
+            .args(["socket", "--tpm2", "--flags", "not-need-init,startup-clear", "--tpmstate"])
+            .arg(format!("dir={}", state.path().display()))
+            .args(["--server", &tcp(port), "--ctrl", &tcp(port + 1)])
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("swtpm starts");
+        // Its control port is opened first.
+        let until = Instant::now() + Duration::from_secs(60);
+        while server.try_wait().expect("a process").is_none() {
+            if TcpStream::connect(("127.0.0.1", port + 1)).is_ok() {
+                return (server, port);
+            }
+            assert!(Instant::now() < until, "swtpm does not listen");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+    panic!("swtpm finds no port");
+}
+
 pub fn free_port() -> u16 {
     loop {
         let first = TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -82,7 +99,6 @@ pub fn free_port() -> u16 {
 
 impl Drop for Tpm {
     fn drop(&mut self) {
-        let _ = self.server.kill();
-        let _ = self.server.wait();
+        self.end();
     }
 }

@@ -87,12 +87,25 @@ fn what_is_bound_to_a_tpm_opens_and_so_do_shares() {
         tpm.assert_empty();
     }
     tpm.tool("tpm2_pcrextend", &[&format!("7:sha256={}", "5a".repeat(32))]);
-    setting.test(1, &both).fails(2, &["PCRs"]);
+    setting.test(1, &both).fails(2, &["PCR 7 (Secure Boot state)"]);
     setting.opens(2, &both);
+    // It is bound anew in one step, and clevis opens it.
+    let known = ["keyslot", "reseal", "--tpm2-device", &device, "--password-file", &setting.folder.password];
+    let reseal = |number: &[&str]| run([&known[..], &[&setting.volume], number].concat());
+    reseal(&[]).fails(1, &["keyslot 1 (token 0, PCRs 0, 7)", "keyslot 2 (token 1, no PCRs)"]);
+    reseal(&["3"]).fails(1, &["keyslot 3 is not sealed to a TPM alone"]);
+    reseal(&["1"]).succeeds();
+    setting.opens(1, &["--tpm2-device", &device]);
+    let mut clevis = Command::new("clevis");
+    clevis.args(["luks", "pass", "-d", &setting.volume, "-s", "1"]).env("TPM2TOOLS_TCTI", &device);
+    let passphrase = tools::run(&mut clevis).stdout;
+    tpm.flush();
+    let by_it = run_with(&passphrase, ["keyslot", "test", "--json", "--password-file", "-", &setting.volume]);
+    assert_eq!(by_it.succeeds().json()["keyslot"], 1);
     setting.test(3, &["--tpm2-device", &device]).fails(1, &["--tang"]);
     // One of three shares is lost, and two suffice.
     nested.opens(1, &both);
-    nested.test(1, &["--tpm2-device", &device]).fails(2, &["PCRs"]);
+    nested.test(1, &["--tpm2-device", &device]).fails(2, &["PCR 7 (Secure Boot state)"]);
     tpm.assert_empty();
 }
 
@@ -154,8 +167,8 @@ fn clevis_opens_what_was_bound_to_several_here() {
     setting.test(2, &both[2..]).fails(1, &["no TPM"]);
     setting.opens(3, &both[..2]);
     tpm.tool("tpm2_pcrextend", &[&format!("7:sha256={}", "5a".repeat(32))]);
-    setting.test(1, &both).fails(2, &["PCRs"]);
-    setting.test(2, &both).fails(2, &["PCRs"]);
+    setting.test(1, &both).fails(2, &["PCR 7"]);
+    setting.test(2, &both).fails(2, &["PCR 7"]);
     setting.opens(3, &both);
     by_clevis(3);
     // What makes no sense is said before anything is written.
@@ -213,7 +226,7 @@ fn a_keyfile_is_sealed() {
     assert_eq!(open(&theirs, &[]).succeeds().out, b"theirs");
 
     tpm.tool("tpm2_pcrextend", &[&format!("7:sha256={}", "5a".repeat(32))]);
-    open(&fresh, &[]).fails(2, &["fresh.jwe", "PCRs"]);
+    open(&fresh, &[]).fails(2, &["fresh.jwe", "PCR 7"]);
     bound(&fresh, &[]).fails(1, &["already exists"]);
     fs::write(folder.path("long"), vec![7; (1 << 20) + 1]).expect("a file");
     fs::remove_file(&both).expect("removed");

@@ -7,6 +7,7 @@ use std::process::Command;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use claviger_testkit::bitlocker::maker::{Kind, Protector, Volume};
+use claviger_testkit::faults::{self, Fault};
 use claviger_testkit::tools;
 use serde_json::{Value, json};
 
@@ -75,6 +76,31 @@ impl Setting {
         Some(())
     }
 
+    fn resealing(&self, more: &[&str], keyslot: &[&str]) -> Command {
+        let device = self.tpm.device();
+        let known = ["keyslot", "reseal", "--tpm2-device", &device, "--password-file", &self.folder.password];
+        let mut command = Command::new(env!("CARGO_BIN_EXE_claviger"));
+        command.args([&known[..], more, &[&self.volume], keyslot].concat());
+        command
+    }
+
+    fn reseal(&self, more: &[&str], keyslot: &[&str]) -> Done {
+        let resealed = done(self.resealing(more, keyslot).output().expect("it starts"));
+        self.tpm.assert_empty();
+        resealed
+    }
+
+    #[track_caller]
+    fn opens_by_password(&self) {
+        let tested = run(["keyslot", "test", "--json", "--password-file", &self.folder.password, &self.volume]);
+        assert_eq!(tested.succeeds().json()["keyslot"], 0);
+    }
+
+    /// As if an update had changed what is measured.
+    fn update(&self, pcr: u32) {
+        self.tpm.tool("tpm2_pcrextend", &[&format!("{pcr}:sha256={}", "5a".repeat(32))]);
+    }
+
     fn tokens(&self) -> Value {
         run(["token", "list", "--json", &self.volume]).succeeds().json()["tokens"].clone()
     }
@@ -105,10 +131,12 @@ fn what_systemd_has_sealed_opens() {
 
     // Another state of the machine: the first does not open any more, and the last one never asked for it.
     setting.tpm.tool("tpm2_pcrextend", &[&format!("7:sha256={}", "5a".repeat(32))]);
-    setting.test(&["--token-only", "--slot", "1"]).fails(2, &["booted differently", "PCRs"]);
+    setting
+        .test(&["--token-only", "--slot", "1"])
+        .fails(2, &["PCR 7 (Secure Boot state)", "nothing was measured then", "keyslot reseal"]);
     setting.opens(3, &[]);
     // Without --token-only a password is asked for after that; here there is no terminal.
-    setting.test(&["--slot", "1"]).fails(1, &["No token opens it", "PCRs", "no terminal"]);
+    setting.test(&["--slot", "1"]).fails(1, &["No token opens it", "PCR 7", "no terminal"]);
     let password = &setting.folder.password;
     assert_eq!(setting.test(&["--password-file", password]).succeeds().json()["keyslot"], 0);
 }
@@ -269,8 +297,13 @@ fn what_windows_has_sealed_opens() {
     open(&["cat", "--slot", "2"]).fails(1, &["no token"]);
     tpm.assert_empty();
     tpm.tool("tpm2_pcrextend", &[&format!("11:sha256={}", "5a".repeat(32))]);
-    open(&["cat"]).fails(2, &["booted differently"]);
+    open(&["cat"]).fails(2, &["PCR 11 (unified kernel image and boot phases)"]);
     tpm.assert_empty();
+    let explained = run(["explain", "--without-password", "--tpm2-device", &device, &volume]).fails(2, &[]).text();
+    assert!(explained.contains("Keyslot 1 does not open by this TPM") && explained.contains("PCR 11"), "{explained}");
+    // Windows seals its protectors itself.
+    let pin = ["--password-file", &folder.password, "--tpm2-device", &device];
+    run([&["keyslot", "reseal"][..], &pin, &[&volume]].concat()).fails(5, &["Windows", "manage-bde"]);
 }
 
 /// A policy that can be updated: whatever the PCRs are, somebody has to have signed it.
@@ -330,4 +363,162 @@ fn signed_states_open() {
     openssl(&["genrsa", "-out", &at("key.pem"), "2048"]);
     sign("third.json");
     setting.test(&["--token-only", "--tpm2-signature", &at("third.json")]).fails(2, &["signature"]);
+}
+
+/// Sealed by systemd or here: after an update, one command seals the keyslot anew.
+#[test]
+fn after_an_update_a_keyslot_is_sealed_anew() {
+    let Some(setting) = Setting::new() else { return };
+    let pin = setting.folder.str("pin");
+    let with_pin = ["--new-tpm2-pin-file", &pin];
+    let Some(()) = setting.systemd(&["--tpm2-pcrs=0+7"]) else { return };
+    setting.reseal(&["--json"], &[]).succeeds();
+    setting.add(&["--tpm2-with-pin", "--new-tpm2-pin-file", &pin]).succeeds();
+    setting.update(7);
+    for keyslot in ["1", "2"] {
+        let test = setting.test(&["--token-only", "--slot", keyslot]);
+        test.fails(2, &["PCR 7 (Secure Boot state)", "In one step: `claviger keyslot reseal"]);
+    }
+    let several = ["keyslot 1 (token 0, PCRs 0, 7)", "keyslot 2 (token 1, PCR 7, with a PIN)", "disk.luks 1`"];
+    setting.reseal(&[], &[]).fails(1, &several);
+    setting.reseal(&[], &["0"]).fails(1, &["keyslot 0 is not sealed to a TPM", "token list"]);
+    setting.reseal(&[], &["2"]).fails(1, &["no terminal", "--new-tpm2-pin-file"]);
+
+    let resealed = setting.reseal(&["--json"], &["1"]).succeeds().json();
+    let expected = json!({ "keyslot": 1, "token": 0, "pcrs": [0, 7], "bank": "sha256", "pin": false });
+    for (field, value) in expected.as_object().expect("an object") {
+        assert_eq!(resealed[field], *value, "{field}");
+    }
+    let said = setting.reseal(&with_pin, &["2"]).succeeds().text();
+    for words in [
+        "the TPM opens keyslot 2 with PCR 7 as it is now and the PIN",
+        "old key of keyslot 2",
+        "To test it: claviger keyslot test",
+    ] {
+        assert!(said.contains(words), "{said}");
+    }
+    setting.opens(1, &[]);
+    setting.opens(2, &["--tpm2-pin-file", &pin]);
+    setting.opens_by_password();
+    assert_eq!(setting.tokens().as_object().map(serde_json::Map::len), Some(2));
+    for (token, pin) in [(0, ""), (1, PIN)] {
+        setting.opens_by_systemd(token, pin, "");
+    }
+
+    // The options change what it is sealed with; whoever cannot open the volume seals nothing.
+    setting.reseal(&["--tpm2-pcrs", "4", "--tpm2-without-pin"], &["2"]).succeeds();
+    setting.update(7);
+    setting.opens(2, &[]);
+    let described = run(["header", "show", &setting.volume]).succeeds().text();
+    assert!(described.contains("PCRs 4 (") && !described.contains("with a PIN"), "{described}");
+    let before = fs::read(&setting.volume).expect("the volume");
+    let wrong = setting.folder.str("wrong");
+    let device = setting.tpm.device();
+    let by = |device: &str, password: &str| {
+        let with = ["keyslot", "reseal", "--tpm2-device", device, "--password-file", password, &setting.volume, "1"];
+        run(with)
+    };
+    by(&device, &wrong).fails(2, &["passphrase"]);
+    by("/dev/no-tpm", &setting.folder.password).fails(1, &["no TPM at /dev/no-tpm"]);
+    assert!(fs::read(&setting.volume).expect("the volume") == before);
+    // Where the TPM still opens it, no password is needed; and another TPM may take over.
+    let alone = ["keyslot", "reseal", "--token-only", "--tpm2-device", &device, "--slot", "2", &setting.volume, "1"];
+    run(alone).succeeds();
+    setting.opens(1, &[]);
+    let Some(other) = Tpm::new() else { return };
+    by(&other.device(), &setting.folder.password).succeeds();
+    setting.test(&["--token-only", "--slot", "1"]).fails(2, &["another TPM", "keyslot reseal"]);
+    run(["keyslot", "test", "--token-only", "--slot", "1", "--tpm2-device", &other.device(), &setting.volume])
+        .succeeds();
+}
+
+/// At every moment the password opens it, and so does what the TPM has sealed: the old or the new.
+#[test]
+fn wherever_sealing_anew_is_killed_the_tpm_opens_it() {
+    let Some(setting) = Setting::new() else { return };
+    setting.add(&[]).succeeds();
+    let before = fs::read(&setting.volume).expect("the volume");
+    let mut kills = 0;
+    for fault in [Fault::KilledBefore, Fault::KilledAfter] {
+        for nth in 0.. {
+            fs::write(&setting.volume, &before).expect("the volume");
+            let ended = faults::run(&mut setting.resealing(&[], &[]), &setting.folder.path(""), Some((fault, nth)));
+            setting.opens(1, &[]);
+            setting.opens_by_password();
+            if ended.struck.is_none() {
+                assert!(ended.status.success(), "{}", ended.err);
+                break;
+            }
+            kills += 1;
+        }
+    }
+    assert!(kills > 6, "{kills}");
+    setting.reseal(&[], &[]).succeeds();
+    setting.opens(1, &[]);
+}
+
+/// The event log of a start tells which PCR changed, and how.
+#[test]
+fn the_event_log_tells_what_changed() {
+    let Some(mut setting) = Setting::new() else { return };
+    let hash = |data: &[u8]| {
+        let mut hash = [0; 32];
+        claviger_crypto::hash::SHA256.checksum(&[data], &mut hash);
+        hash
+    };
+    let le = |numbers: &[u32]| numbers.iter().flat_map(|number| number.to_le_bytes()).collect::<Vec<_>>();
+    let name: Vec<u8> = "SecureBoot".encode_utf16().flat_map(u16::to_le_bytes).collect();
+    let front = [&[9; 16][..], &10u64.to_le_bytes(), &1u64.to_le_bytes(), &name].concat();
+    let state = |on: u8| [&front[..], &[on]].concat();
+    let log = setting.folder.str("log");
+    // The machine starts, and measures this.
+    let start = |setting: &Setting, events: &[(u32, &[u8])]| {
+        let spec = [&b"Spec ID Event03\0"[..], &[0, 0, 0, 0, 0, 2, 0, 2, 1, 0, 0, 0, 11, 0, 32, 0, 0]].concat();
+        let mut bytes = [&le(&[0, 3]), &[0; 20][..], &le(&[spec.len() as u32]), &spec].concat();
+        for (pcr, data) in events {
+            let digest = hash(data);
+            let digits: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+            setting.tpm.tool("tpm2_pcrextend", &[&format!("{pcr}:sha256={digits}")]);
+            let kind = if *pcr == 7 { 0x8000_0001 } else { 0x8000_0003 };
+            bytes.extend([&le(&[*pcr, kind, 1]), &[11, 0][..], &digest, &le(&[data.len() as u32]), data].concat());
+        }
+        fs::write(&log, bytes).expect("a file");
+    };
+    start(&setting, &[(4, b"boot loader"), (7, &state(0)), (7, b"db")]);
+    let pcrs = ["--tpm2-pcrs", "4+7"];
+    setting.add(&pcrs).succeeds();
+    setting
+        .add(&[&pcrs[..], &["--tpm2-with-pin", "--new-tpm2-pin-file", &setting.folder.str("pin")]].concat())
+        .succeeds();
+    setting.opens(1, &[]);
+    let with_log = ["--tpm2-event-log", &log];
+    let explain = |setting: &Setting, code: i32| {
+        let with = ["explain", "--without-password", "--tpm2-device", &setting.tpm.device()];
+        run([&with[..], &with_log, &[&setting.volume]].concat()).fails(code, &[]).text()
+    };
+    let said = explain(&setting, 2);
+    assert!(said.contains("Keyslot 1: the PCRs of this TPM are as when it was sealed"), "{said}");
+
+    setting.tpm.restart();
+    start(&setting, &[(4, b"boot loader"), (7, &state(1)), (7, b"db")]);
+    let off = "PCR 7 (Secure Boot state) differs from when this was sealed; Secure Boot was off then";
+    // Nobody is asked for a PIN in vain.
+    for keyslot in ["1", "2"] {
+        setting.test(&[&["--token-only", "--slot", keyslot][..], &with_log].concat()).fails(2, &[off, "reseal"]);
+    }
+    let said = explain(&setting, 2);
+    assert!(said.contains(off) && said.contains("claviger keyslot reseal") && !said.contains("PCR 4"), "{said}");
+    // Without the log, and with another loader, nobody knows.
+    let both = "it cannot be told which: PCR 4 (boot loader), PCR 7 (Secure Boot state)";
+    setting.test(&["--token-only", "--slot", "1"]).fails(2, &[both]);
+    setting.tpm.restart();
+    start(&setting, &[(4, b"another loader"), (7, &state(0)), (7, b"db")]);
+    setting.test(&[&["--token-only", "--slot", "1"][..], &with_log].concat()).fails(2, &[both]);
+    setting.reseal(&[], &["1"]).succeeds();
+    setting.opens(1, &[]);
+    fs::write(&log, b"no log").expect("a file");
+    setting.test(&[&["--token-only"][..], &with_log].concat()).fails(4, &["event log", "log"]);
+    // Without a TPM, explain says how to ask it.
+    let said = run(["explain", "--without-password", &setting.volume]).fails(2, &[]).text();
+    assert!(said.contains("which PCR changed") && said.contains("--tpm2-device=auto"), "{said}");
 }

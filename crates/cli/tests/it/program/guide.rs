@@ -29,6 +29,7 @@ const LEFT_OUT: &[(&str, &str)] = &[
     ("/dev/", "hardware"),
     ("tpm2", "a TPM: luks/tokens_tpm.rs"),
     ("fido2", "a FIDO2 key: luks/tokens_fido2.rs"),
+    ("keyslot reseal", "a TPM: luks/tokens_tpm.rs"),
     ("pkcs11", "a smart card: luks/tokens.rs"),
     ("--token-only", "a TPM: luks/tokens_tpm.rs"),
     ("--ask systemd", "systemd's password agents: program/terminal.rs"),

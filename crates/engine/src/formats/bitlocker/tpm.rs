@@ -48,12 +48,21 @@ impl SealedMasterKey {
         Ok(Self { blob, pcrs: Pcrs { bank: Bank::Sha256, mask: u32::from_le_bytes([a, b, c, 0]) } })
     }
 
+    fn policy(&self) -> Policy {
+        Policy { pcrs: self.pcrs, pin: true, pin_first: true, signed: None }
+    }
+
+    /// Checks that the PCRs are as when Windows sealed the key.
+    pub(crate) fn check(&self, tpm: &mut Tpm) -> Result<()> {
+        tpm.check(&self.blob, &self.policy(), None)
+    }
+
     /// Unseals the volume master key.
     ///
     /// # Errors
     /// Those of [`Tpm::unseal`]; `Malformed` if something else was sealed.
     pub fn open(&self, tpm: &mut Tpm) -> Result<Credential> {
-        let policy = Policy { pcrs: self.pcrs, pin: true, pin_first: true, signed: None };
+        let policy = self.policy();
         let parent = Parent::Persistent { handle: STORAGE_KEY, name: None };
         let unsealed: Secret = tpm.unseal(&parent, &self.blob, &policy, None, &Pin::none())?;
         let unsealed = Key::unsealed(&unsealed)?;

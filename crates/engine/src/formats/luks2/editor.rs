@@ -32,6 +32,10 @@ impl HeaderEditor for Editor {
         wiped(NAME, check_new(&LUKS2, new).and_then(|()| keyslots::add(store, with, new, at)))
     }
 
+    fn replace(&self, store: &dyn Store, with: &Unlock<'_>, new: &NewCredential<'_>, number: u32) -> Result<Prepared> {
+        wiped(NAME, check_new(&LUKS2, new).and_then(|()| keyslots::replace(store, with, new, number)))
+    }
+
     fn remove(&self, store: &dyn Store, which: Removal<'_>, last: bool) -> Result<Prepared> {
         wiped(NAME, keyslots::remove(store, which, last))
     }

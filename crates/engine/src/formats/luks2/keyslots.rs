@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::change::Change;
 use super::metadata::{self, Base64, Decimal, Digest, Id, Keyslot, Metadata};
 use super::unlock::{OpenedKey, keyslots_of, open_key, try_keyslots};
-use super::{recovery, slots, validate, write};
+use super::{recovery, slots, tokens, validate, write};
 use crate::advice::Advice;
 use crate::credential::{Credential, Unlock};
 use crate::edit::Step;
@@ -91,15 +91,44 @@ pub(super) fn add(
 
 /// Replaces the credential of the keyslot that opens.
 pub(super) fn change(store: &dyn Store, with: &Unlock<'_>, new: &NewCredential<'_>) -> Result<Prepared> {
-    let mut change = Change::of(store)?;
+    let change = Change::of(store)?;
     let passphrase = passphrase(new.credentials)?;
     let OpenedKey { keyslot, key, .. } = opened(&change, with)?;
     let number = keyslot.ok_or_else(|| {
         Error::misuse("the volume key does not identify a keyslot to change").hint("Use it to add a keyslot instead.")
     })?;
+    renewed(change, number, &key, passphrase, new, with)
+}
+
+/// Replaces the passphrase of a keyslot and its token, whatever keyslot opens. One edit of the header names both.
+pub(super) fn replace(store: &dyn Store, with: &Unlock<'_>, new: &NewCredential<'_>, number: u32) -> Result<Prepared> {
+    let mut change = Change::of(store)?;
+    let passphrase = passphrase(new.credentials)?;
+    let mut token = new.token.cloned().ok_or_else(|| Error::misuse("a new token is missing"))?;
+    let keyslot = change.metadata.keyslots.get(&number).ok_or_else(|| no_keyslot(number))?;
+    if keyslot.kind != "luks2" || !slots::of_data(&change.metadata).contains(&number) {
+        return Err(Error::unsupported(format!("replacing keyslot {number}, which does not open the data")));
+    }
+    let old = tokens::only_token(&change.metadata, number)?;
+    token.insert("keyslots".to_owned(), Value::from(vec![number.to_string()]));
+    change.metadata.tokens.insert(old, token);
+    // A named keyslot may be another one, but never one of other data.
+    let key = open_key(&change.header, store, with, data_digest(&change.metadata)?)?.key;
+    renewed(change, number, &key, passphrase, new, with)
+}
+
+/// Seals `key` anew in keyslot `number`. The old area is wiped last.
+fn renewed(
+    mut change: Change<'_>,
+    number: u32,
+    key: &Secret,
+    passphrase: &[u8],
+    new: &NewCredential<'_>,
+    with: &Unlock<'_>,
+) -> Result<Prepared> {
     let old = change.metadata.keyslots[&number].clone();
     let how = KeyslotParameters::like(&change.metadata, Some(number), key.len(), new.hash)?;
-    let ((mut keyslot, kdf), step) = seal(&change, &key, passphrase, &how, new, with, number)?;
+    let ((mut keyslot, kdf), step) = seal(&change, key, passphrase, &how, new, with, number)?;
     keyslot.priority = old.priority;
     keyslot.other.clone_from(&old.other);
     change.after.push(wipe(&old, number)?);

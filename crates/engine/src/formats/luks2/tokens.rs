@@ -84,6 +84,24 @@ fn at(metadata: &mut Metadata, number: u32) -> Result<&mut Map<String, Value>> {
     metadata.tokens.get_mut(&number).ok_or_else(|| Error::misuse(format!("there is no token {number}")))
 }
 
+/// The number of the only token of this keyslot, if it is for no other one.
+pub(super) fn only_token(metadata: &Metadata, keyslot: u32) -> Result<u32> {
+    let keyslots = |token: &Map<String, Value>| token.get("keyslots").and_then(Value::as_array).cloned();
+    let id = Value::String(keyslot.to_string());
+    let tokens = metadata.tokens.iter().filter_map(|(number, token)| Some((*number, keyslots(token)?)));
+    let of_keyslot: Vec<_> = tokens.filter(|(_, keyslots)| keyslots.contains(&id)).collect();
+    match &of_keyslot[..] {
+        [(number, keyslots)] if keyslots.len() == 1 => Ok(*number),
+        [(number, _)] => Err(Error::misuse(format!("token {number} is also for other keyslots than {keyslot}"))),
+        [] => Err(Error::misuse(format!("keyslot {keyslot} has no token"))),
+        [..] => {
+            let numbers: Vec<_> = of_keyslot.iter().map(|(number, _)| number.to_string()).collect();
+            Err(Error::misuse(format!("keyslot {keyslot} has several tokens: {}", numbers.join(", "))))
+        }
+    }
+    .map_err(|e| e.hint("Nothing was changed. Add a new keyslot, then remove the old one."))
+}
+
 /// The tokens that seal a passphrase: all except those of recovery keys, which people type.
 pub(super) fn sealed(metadata: &Metadata) -> Vec<Sealed> {
     let sealed = |(number, token): (&u32, &Map<String, Value>)| {

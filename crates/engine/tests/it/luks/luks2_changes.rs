@@ -12,7 +12,7 @@ use claviger_engine::spec::Cost;
 use claviger_engine::store::{Access, FileStore, MemoryStore};
 use claviger_engine::{Credential, ErrorKind, Result, Secret, Spec, Store, Unlock, Volume};
 use claviger_testkit::stores::{CrashStore, FaultStore, Operation};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 /// As cheap as a keyslot can be.
 const CHEAP: Cost<'_> =
@@ -145,6 +145,7 @@ pub fn scenarios() -> Vec<Scenario> {
             formats::by_name("LUKS2")?.create(&**store, &spec(), &[passphrase("one")])
         }),
     ];
+    scenarios.push(replacement());
     // One copy of the header is damaged, or is an older one.
     for copy in [0, 16_384] {
         let old = subject.image[copy..copy + 16_384].to_vec();
@@ -169,6 +170,87 @@ pub fn scenarios() -> Vec<Scenario> {
     };
     scenarios.push(torture::change(&wiped, Verb::Repair, "both without their magic", repair, marked));
     scenarios
+}
+
+/// A token for a passphrase that something else seals, which the token says here.
+fn sealing(text: &str) -> Map<String, Value> {
+    let Value::Object(token) = json!({"type": "acme", "keyslots": [], "seals": text}) else {
+        unreachable!("an object")
+    };
+    token
+}
+
+fn replace(store: &dyn Store, with: &Unlock<'_>, text: &str, number: u32) -> Result<Prepared> {
+    let (credentials, token) = ([passphrase(text)], sealing(text));
+    let new = NewCredential { credentials: &credentials, cost: CHEAP, token: Some(&token), ..NewCredential::default() };
+    editor().replace(store, with, &new, number)
+}
+
+/// A volume with a keyslot whose passphrase is sealed.
+fn sealed() -> MemoryStore {
+    let store = MemoryStore::new(volume("one"));
+    let (one, old, token) = ([passphrase("one")], [passphrase("old")], sealing("old"));
+    let new = NewCredential { credentials: &old, cost: CHEAP, token: Some(&token), ..NewCredential::default() };
+    done(editor().add(&store, &Unlock::with(&one), &new, None), &store);
+    store
+}
+
+/// At every moment, the passphrase and what the token seals open.
+fn replacement() -> Scenario {
+    let keys = ["one", "old", "new"].map(|text| Key::Passphrase(text.to_owned())).to_vec();
+    let subject = Subject { image: sealed().to_vec(), keys, ..subject() };
+    let token =
+        |store: &Arc<dyn Store>| luks2::read(&**store).map(|header| header.metadata.tokens[&0]["seals"].clone());
+    let mut scenario = torture::change(
+        &subject,
+        Verb::Replace,
+        "a sealed passphrase",
+        |_, store, with| replace(store, with, "new", 1),
+        move |s, store| token(store).is_ok_and(|seals| seals == "new") && s.opened(store, &s.keys[1]).is_err(),
+    );
+    scenario.read = Box::new(move |store| {
+        let sealed = if token(store)? == "new" { 2 } else { 1 };
+        subject.opened(store, &subject.keys[0]).and_then(|_| subject.opened(store, &subject.keys[sealed]))
+    });
+    scenario
+}
+
+#[test]
+fn a_sealed_passphrase_is_replaced_with_its_token() {
+    let store = sealed();
+    let before = store.to_vec();
+    let one = [passphrase("one")];
+    let with = Unlock::with(&one);
+    assert_eq!(done(replace(&store, &with, "new", 1), &store).keyslot, Some(1));
+    let after = store.to_vec();
+    assert_eq!((opens(&after, "one"), opens(&after, "new"), opens(&after, "old")), (Some(0), Some(1), None));
+    let tokens = metadata(&after).tokens;
+    assert_eq!((tokens.len(), &tokens[&0]["seals"], &tokens[&0]["keyslots"]), (1, &json!("new"), &json!(["1"])));
+    // Of the old key nothing is left, even with the old header.
+    let mut both = after;
+    both[..32_768].copy_from_slice(&before[..32_768]);
+    assert_eq!((opens(&both, "one"), opens(&both, "old")), (Some(0), None));
+    // It opens itself, too.
+    let new = [passphrase("new")];
+    done(replace(&store, &Unlock { keyslot: Some(1), ..Unlock::with(&new) }, "newer", 1), &store);
+    let wrong = [passphrase("wrong")];
+    let refused = replace(&store, &Unlock::with(&wrong), "x", 1).expect_err("another passphrase");
+    assert!(matches!(refused.kind, ErrorKind::WrongCredential(_)), "{refused}");
+    assert!(misuse(replace(&store, &with, "x", 2)).contains("no keyslot 2"));
+    assert!(misuse(replace(&store, &with, "x", 0)).contains("keyslot 0 has no token"));
+    let assign = TokenChange::Assign { token: 0, keyslot: 0, assigned: true };
+    done(editor().change_tokens(&store, assign), &store);
+    assert!(misuse(replace(&store, &with, "x", 1)).contains("token 0 is also for other keyslots"));
+    done(editor().change_tokens(&store, token_1()), &store);
+    assert!(misuse(replace(&store, &with, "x", 0)).contains("several tokens: 0, 1"));
+    assert_eq!(opens(&store.to_vec(), "newer"), Some(1));
+    // An unbound key never takes the place of the volume's.
+    let unbound = NewCredential { credentials: &one, cost: CHEAP, unbound_bits: Some(256), ..NewCredential::default() };
+    let store = sealed();
+    done(editor().add(&store, &Unlock::with(&[]), &unbound, Some(3)), &store);
+    let named = Unlock { keyslot: Some(3), ..Unlock::with(&one) };
+    assert!(replace(&store, &named, "x", 1).is_err());
+    assert!(replace(&store, &with, "x", 3).is_err());
 }
 
 fn add(store: &dyn Store, with: &str, new: &str, at: Option<u32>) -> Result<Prepared> {

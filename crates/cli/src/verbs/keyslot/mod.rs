@@ -1,5 +1,7 @@
 //! `claviger keyslot`: manages the passphrases of a volume that can have several.
 
+mod reseal;
+
 use std::borrow::Cow;
 use std::fs::File;
 use std::io::{self, Write};
@@ -58,6 +60,7 @@ enum What {
     List(ListArgs),
     Add(Box<AddArgs>),
     Change(Box<change::Args>),
+    Reseal(Box<reseal::Args>),
     Remove(RemoveArgs),
     Kill(KillArgs),
     Test(TestArgs),
@@ -407,6 +410,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         What::List(args) => list(args),
         What::Add(args) => add(args),
         What::Change(args) => change::run(args),
+        What::Reseal(args) => reseal::run(args),
         What::Remove(args) => remove(args),
         What::Kill(args) => kill(args),
         What::Test(args) => test(args),
