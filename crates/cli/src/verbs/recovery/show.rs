@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use claviger_engine::file_formats::ecryptfs;
 use claviger_engine::formats::RecoveryPassword;
 use claviger_engine::store::Access;
-use claviger_engine::{Credential, Error, Secret};
+use claviger_engine::{Credential, Error, FileFormat, Secret};
 use serde::Serialize;
 
 use super::{RecoveryKind, kind_of};
