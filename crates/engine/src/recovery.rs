@@ -165,8 +165,8 @@ pub fn join(texts: &[(String, Secret)]) -> Result<Secret> {
     let (kind, threshold) = (*kind, *threshold as usize);
     if all.len() < threshold {
         let have = all.iter().map(|share| share.number.to_string()).collect::<Vec<_>>().join(", ");
-        return Err(Error::misuse(format!("{threshold} shares are needed, and only {} were given", all.len()))
-            .hint(format!("Given: share {have}. Any others of this key will do.")));
+        return Err(Error::misuse(format!("{threshold} shares are needed, not {}", all.len()))
+            .hint(format!("Given: share {have}. Add any other of this key.")));
     }
     let points: Vec<_> = all.iter().take(threshold).map(Share::point).collect();
     let number = shares::combine(&PRIME, &points).ok_or_else(|| Error::misuse("these shares do not fit together"))?;
@@ -255,13 +255,13 @@ mod tests {
             for (a, b, c) in (0..5).flat_map(|a| (0..a).flat_map(move |b| (0..b).map(move |c| (a, b, c)))) {
                 let three = named(&[&shares[a], &shares[b], &shares[c]]);
                 assert!(join(&three).expect("the key").same_as(&key));
-                assert!(error(&three[1..]).contains("3 shares are needed, and only 2 were given"));
+                assert!(error(&three[1..]).contains("3 shares are needed, not 2"));
                 // Whoever ignores the threshold learns nothing.
                 let points: Vec<_> = [a, b].map(|i| Share::all("s", &shares[i]).expect("a share")[0].point()).into();
                 let number = shares::combine(&PRIME, &points).expect("a number");
                 assert!(!number.same_as(&number_of(&key).expect("a key").1));
             }
-            assert!(error(&named(&[&shares[0], &shares[1], &shares[1]])).contains("only 2"), "one given twice");
+            assert!(error(&named(&[&shares[0], &shares[1], &shares[1]])).contains("not 2"), "one given twice");
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use claviger_engine::file_formats::ecryptfs;
 use claviger_engine::formats::RestoreFrom;
@@ -9,7 +10,7 @@ use claviger_engine::store::Access;
 use claviger_engine::{Credential, Error, ErrorKind, Secret, Unlock, recovery};
 use serde::Serialize;
 
-use super::{RecoveryKind, kind_of};
+use super::{RecoveryKind, command, kind_of};
 use crate::opening::{OpenArgs, remote};
 use crate::process::guard;
 use crate::terminal::cancel;
@@ -61,7 +62,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     } else if kind_of(&open)? == Some(RecoveryKind::Backup) {
         return Err(Error::misuse("the recovery key of this volume opens a header backup")
             .at(&open.path)
-            .hint("Name it: --backup FILE")
+            .hint(command("Name it:", "check --backup FILE", &open.path))
             .into());
     } else {
         keyslot(&open)?
@@ -93,16 +94,21 @@ fn backup(open: &OpenArgs, file: &Path) -> anyhow::Result<Checked> {
     let store = open.how.opening(&open.path)?.access(Access::ReadOnly).stored()?;
     let from = remote::open(file, Access::ReadOnly)?;
     let mut credentials = open.read_credentials()?;
+    let opened = AtomicBool::new(false);
     let checked = credentials.open(|credentials| {
         let typed = passphrase(credentials)?;
         let key = [Credential::Passphrase(recovery::read_digits(typed)?)];
         let bar = Progress::trials("Opening");
         let show = |done, all| bar.at(done, all);
-        let with = Unlock { cancel: Some(cancel), progress: Some(&show), ..open.how.unlock(&key) };
+        let with =
+            Unlock { cancel: Some(cancel), progress: Some(&show), opened: Some(&opened), ..open.how.unlock(&key) };
         header::prepare_restore(&*store, RestoreFrom::Backup(&*from), &with, open.format(), false)
     });
     let (_, prepared) = checked.map_err(|e| match e.kind {
         ErrorKind::WrongCredential(_) | ErrorKind::NotThisFormat(_) => e.at(file),
+        ErrorKind::Misuse(_) if opened.load(Ordering::Relaxed) => {
+            e.at(&open.path).hint("The recovery key opens the backup. Either the backup is another volume's, or the volume holds nothing yet.")
+        }
         _ => e.at(&open.path),
     })?;
     let backup = Some(FileName::new("backup", file));

@@ -9,7 +9,7 @@ use claviger_engine::{Error, Unlock};
 use serde::Serialize;
 
 use super::output_args::{NewKey, OutputArgs, Saved};
-use super::{RecoveryKind, add, alone, kind_of};
+use super::{RecoveryKind, add, alone, command, kind_of};
 use crate::opening::editing::Editing;
 use crate::opening::{OpenArgs, new_file};
 use crate::terminal::file_name::FileName;
@@ -87,7 +87,7 @@ fn check_backup(kind: RecoveryKind, backup: Option<&Path>, path: &Path) -> clavi
         (RecoveryKind::Backup, None) => {
             Err(Error::misuse("this volume has no room for a second key: its recovery key opens a header backup")
                 .at(path)
-                .hint("Name a new file for the backup: --backup FILE"))
+                .hint(command("Name a new file for the backup:", "make --backup FILE", path)))
         }
         (RecoveryKind::Letters | RecoveryKind::Digits, Some(_)) => {
             Err(Error::misuse("--backup is for VeraCrypt and TrueCrypt: here the volume keeps the recovery key")

@@ -16,8 +16,7 @@ use claviger_engine::{Credential, Error, ErrorKind, Format, Result, Secret, Unlo
 use crate::opening::OpenArgs;
 use crate::opening::cost::CHEAPEST;
 use crate::opening::editing::Editing;
-use crate::terminal::cancel;
-use crate::terminal::output::command;
+use crate::terminal::{cancel, output};
 use output_args::NewKey;
 pub use show::{Args as ShowArgs, run as show};
 
@@ -86,12 +85,11 @@ impl RecoveryKind {
             return Ok(Self::Backup);
         }
         let error = Error::unsupported(format!("recovery keys of {}", format.name()));
-        let with = |before: &str, words: &[&str]| {
-            let words = words.iter().map(AsRef::as_ref).chain([path.as_os_str()]);
-            format!("{before} {}", command(words))
-        };
         Err(match format.editor() {
-            Some(_) => error.hint(with("To add a passphrase to keep on paper:", &["claviger", "keyslot", "add"])),
+            Some(_) => {
+                let path = output::command([path]);
+                error.hint(format!("To add a passphrase to keep on paper: claviger keyslot add {path}"))
+            }
             None => error.hint("Keep its password and keyfiles somewhere else, too."),
         })
     }
@@ -109,11 +107,11 @@ impl RecoveryKind {
 /// Finds out what the volume has for a recovery key before anybody types a password. `None` if only opening it shows its format.
 fn kind_of(open: &OpenArgs) -> Result<Option<RecoveryKind>> {
     if open.path.is_dir() {
-        let show =
-            command(["claviger", "recovery", "show"].map(AsRef::as_ref).into_iter().chain([open.path.as_os_str()]));
-        return Err(Error::unsupported("another recovery key for an encrypted folder")
-            .at(&open.path)
-            .hint(format!("Its mount passphrase is its recovery key. To show it: {show}")));
+        return Err(Error::unsupported("another recovery key for an encrypted folder").at(&open.path).hint(command(
+            "The recovery key of an eCryptfs folder is its mount passphrase. To show it:",
+            "show",
+            &open.path,
+        )));
     }
     // With a detached header, and if nothing is found here, opening it gives the error.
     let found = open.how.header_file().is_none().then(|| open.header_args().opening()?.find_header());
@@ -141,6 +139,11 @@ fn add(editing: &Editing<'_>, kind: RecoveryKind, new: &mut NewKey<'_>) -> Resul
     })?;
     editing.opens_with(key, None, None, prepared.keyslot).map_err(at)?;
     Ok(prepared)
+}
+
+/// A hint with a command of this verb for the volume.
+fn command(before: &str, words: &str, path: &Path) -> String {
+    format!("{before} claviger recovery {words} {}", output::command([path]))
 }
 
 /// The key as the only credential.

@@ -5,7 +5,7 @@ use claviger_engine::store::Access;
 use claviger_engine::{Error, Result};
 
 use super::output_args::OutputArgs;
-use super::{RecoveryKind, alone, by_any_keyslot, kind_of, make};
+use super::{RecoveryKind, alone, by_any_keyslot, command, kind_of, make};
 use crate::opening::OpenArgs;
 use crate::opening::editing::Editing;
 use crate::terminal::{advice, output, prompt};
@@ -61,7 +61,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         editing.editor.remove(&*editing.store, Removal::Number(old, Some(&by_any_keyslot(&editing, &key))), false);
     let removed = removed.and_then(|prepared| {
         prepared.edit.carry_out(&*editing.store)?;
-        editing.opens_with(&key, None, None, made.keyslot)?;
+        // BitLocker's protectors are numbered by their places.
+        made.keyslot = editing.opens_with(&key, None, None, None)?.keyslot;
         Ok(prepared)
     });
     match removed {
@@ -96,13 +97,16 @@ fn old_keyslot(editing: &Editing<'_>, named: Option<u32>) -> Result<u32> {
     let all = editing.editor.recovery_keyslots(&*editing.store)?;
     let listed = || all.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
     match (named, &all[..]) {
-        (_, []) => Err(Error::misuse("this volume has no recovery key to replace")
-            .hint("To make one: claviger recovery make VOLUME")),
+        (_, []) => Err(Error::misuse("this volume has no recovery key to replace").hint(command(
+            "To make one:",
+            "make",
+            editing.path(),
+        ))),
         (Some(number), all) if all.contains(&number) => Ok(number),
         (Some(number), _) => Err(Error::misuse(format!("keyslot {number} has no recovery key"))
-            .hint(format!("These have one: {}", listed()))),
+            .hint(format!("These have one: {}.", listed()))),
         (None, [one]) => Ok(*one),
         (None, _) => Err(Error::misuse(format!("this volume has several recovery keys, in the keyslots {}", listed()))
-            .hint("Choose the one to replace: --old N")),
+            .hint(command("To replace one of them:", &format!("replace --old {}", all[0]), editing.path()))),
     }
 }

@@ -10,7 +10,7 @@ use claviger_engine::store::Access;
 use claviger_engine::{Credential, Error, FileFormat, Secret};
 use serde::Serialize;
 
-use super::{RecoveryKind, kind_of};
+use super::{RecoveryKind, command, kind_of};
 use crate::opening::{OpenArgs, new_file};
 use crate::terminal::file_name::FileName;
 use crate::terminal::output::{self, Report};
@@ -67,9 +67,11 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     check_kind(RecoveryKind::of(editing.format, editing.path()).map_err(at)?, editing.path())?;
     let all = editing.editor.recovery_passwords(&*editing.store, &editing.narrow()).map_err(at)?;
     if all.is_empty() {
-        return Err(at(
-            Error::misuse("no recovery password opens this volume").hint("To make one: claviger recovery make VOLUME")
-        )
+        return Err(at(Error::misuse("no recovery password opens this volume").hint(command(
+            "To make one:",
+            "make",
+            editing.path(),
+        )))
         .into());
     }
     let path = FileName::path(editing.path());
@@ -86,8 +88,7 @@ fn check_kind(kind: RecoveryKind, path: &Path) -> claviger_engine::Result<()> {
         RecoveryKind::Letters => ("showing the recovery key: LUKS2 does not store it", "replace"),
         RecoveryKind::Backup => ("showing the recovery key: this format does not store it", "make --backup FILE"),
     };
-    let path_word = output::command([path]);
-    Err(Error::unsupported(what).at(path).hint(format!("To make another one: claviger recovery {verb} {path_word}")))
+    Err(Error::unsupported(what).at(path).hint(command("To make another one:", verb, path)))
 }
 
 /// Shows the mount passphrase of an encrypted folder, which its password unwraps.

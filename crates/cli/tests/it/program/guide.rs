@@ -296,7 +296,7 @@ fn luks_is_managed() {
 
 #[test]
 fn bitlocker_is_managed() {
-    pages(&["bitlocker.md"]);
+    pages(&["bitlocker.md", "recovery.md"]);
 }
 
 #[test]

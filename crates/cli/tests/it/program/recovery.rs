@@ -112,7 +112,9 @@ fn bitlocker_has_one_that_other_programs_open_it_with() {
     run(["recovery", "check", "--password-file", &shown, &volume]).succeeds();
     run(["recovery", "replace", "--output", &second, password[0], password[1], &volume]).fails(1, &["--yes"]);
     assert!(!folder.path("second").exists());
-    run(["recovery", "replace", "--yes", "--output", &second, password[0], password[1], &volume]).succeeds();
+    let replace = ["recovery", "replace", "--yes", "--json", "--output", &second, password[0], password[1], &volume];
+    let replaced = run(replace).succeeds().json();
+    assert_eq!((replaced["keyslot"].as_u64(), replaced["removed"].as_u64()), (Some(1), Some(1)), "they move up");
     run(["recovery", "check", "--password-file", &first, &volume]).fails(2, &[]);
     let plaintext = run(["cat", "--password-file", &second, &volume]).succeeds().out;
     let key = text(&second);
@@ -215,7 +217,7 @@ fn shares_give_the_key_back() {
         assert!(!folder.path("key").exists() && shares.iter().all(|file| only_mine(file)));
         let joined = run(["recovery", "join", &shares[4], &shares[0], &shares[2]]).succeeds();
         run_with(&joined.out, ["recovery", "check", "--password-file", "-", volume]).succeeds();
-        run(["recovery", "join", &shares[4], &shares[0]]).fails(1, &["3 shares are needed", "only 2", "share 5, 1"]);
+        run(["recovery", "join", &shares[4], &shares[0]]).fails(1, &["3 shares are needed, not 2", "share 5, 1"]);
         run(["recovery", "join", &shares[4], &folder.password]).fails(2, &["no share of a recovery key", "password"]);
         // One letter is wrong.
         let wrong = folder.str("wrong");
