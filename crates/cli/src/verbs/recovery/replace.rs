@@ -55,6 +55,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     }
     let mut new = args.output.new_key(kind.fresh(editing.format)?)?;
     let mut made = make::add_to(&editing, kind, &mut new)?;
+    // The person has the new key before the old one ends.
+    new.show()?;
     // From here on, both keys open the volume. The new one must open another keyslot than the one to remove.
     let key = alone(&new.key);
     let removed =
@@ -69,11 +71,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         Ok(prepared) => {
             made.removed = Some(old);
             made.warnings.extend(advice::warn(&prepared.warnings));
-            output::print(&made, args.json)?;
-            new.show()
+            output::print(&made, args.json)
         }
         Err(e) => {
-            new.show()?;
             let what = "The new recovery key works. Only the old one could not be removed.";
             let hint = e.hint.as_ref().map(|hint| format!("{what} {hint}")).unwrap_or_else(|| what.to_owned());
             Err(at(Error { hint: Some(hint), ..e }).into())
