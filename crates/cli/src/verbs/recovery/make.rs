@@ -143,7 +143,7 @@ impl Report for Made {
             None => writeln!(out, "{path}: {format}: a new recovery key opens its header backup.")?,
         }
         if let Some(removed) = removed {
-            writeln!(out, "Keyslot {removed} is removed: the old recovery key no longer works.")?;
+            writeln!(out, "The old recovery key, which was in keyslot {removed}, no longer works.")?;
         }
         if let Some(backup) = backup {
             let backup = output::printable(backup);
