@@ -20,7 +20,8 @@ use terminal::exit;
 use terminal::session::SessionArgs;
 use verbs::{
     attach, benchmark, cat, change, completions, convert, cp, create, detach, efs, explain, header, identify, info,
-    keyfile, keyslot, lab, list, lock, ls, man, mount, reencrypt, resize, serve, token, tree, unlock, unmount, verify,
+    keyfile, keyslot, lab, list, lock, ls, man, mount, recovery, reencrypt, resize, serve, token, tree, unlock,
+    unmount, verify,
 };
 
 #[cfg(target_env = "musl")]
@@ -74,6 +75,7 @@ enum Verb {
     Convert(Box<convert::Args>),
     Header(header::Args),
     Keyslot(keyslot::Args),
+    Recovery(recovery::Args),
     Token(token::Args),
     Efs(efs::Args),
     Resize(resize::Args),
@@ -144,6 +146,7 @@ fn main() -> ExitCode {
         Verb::Convert(args) => convert::run(args, &words),
         Verb::Header(args) => header::run(args),
         Verb::Keyslot(args) => keyslot::run(args),
+        Verb::Recovery(args) => recovery::run(args),
         Verb::Token(args) => token::run(args),
         Verb::Efs(args) => efs::run(args),
         Verb::Resize(args) => resize::run(args),

@@ -28,29 +28,56 @@ pub fn share<E>(
     count: usize,
     mut random: impl FnMut(&mut [u8]) -> Result<(), E>,
 ) -> Result<(Secret, Vec<Secret>), E> {
+    let secret = number(&mut random)?;
+    let shares = split(&secret, threshold, count, random)?;
+    Ok((secret, shares))
+}
+
+/// Splits a secret below [`PRIME`] into `count` shares. Any `threshold` of them give the secret.
+///
+/// # Errors
+/// The errors of `random`.
+///
+/// # Panics
+/// If the secret is not a number below the prime, or the threshold is zero or larger than the count.
+pub fn split<E>(
+    secret: &Secret,
+    threshold: usize,
+    count: usize,
+    mut random: impl FnMut(&mut [u8]) -> Result<(), E>,
+) -> Result<Vec<Secret>, E> {
     assert!((1..=count).contains(&threshold), "a threshold among the shares");
-    let mut coefficients = Vec::with_capacity(threshold);
+    assert!(secret.len() == SIZE && secret[..] < PRIME[..], "a number below the prime");
+    let mut coefficients = vec![Secret::copy_from(secret)];
     while coefficients.len() < threshold {
-        let mut number = Secret::zeroed(SIZE);
-        random(&mut number)?;
-        if number[..] < PRIME[..] {
-            coefficients.push(number);
-        }
+        coefficients.push(number(&mut random)?);
     }
     let shares = (1..=count).map(|place| value(&coefficients, place)).collect();
     wipe_deep();
-    Ok((coefficients.swap_remove(0), shares))
+    Ok(shares)
+}
+
+/// A random number below the prime.
+fn number<E>(random: &mut impl FnMut(&mut [u8]) -> Result<(), E>) -> Result<Secret, E> {
+    let mut number = Secret::zeroed(SIZE);
+    loop {
+        random(&mut number)?;
+        if number[..] < PRIME[..] {
+            return Ok(number);
+        }
+    }
 }
 
 /// The share at a place: the place, and the polynomial's value there.
 #[inline(never)]
 fn value(coefficients: &[Secret], place: usize) -> Secret {
     let params = FixedMontyParams::new(Odd::new(U256::from_be_slice(&PRIME)).expect("it is odd"));
-    let number = |number: &U256| FixedMontyForm::new(number, &params);
-    let place = number(&U256::from_u64(place as u64));
-    let value = coefficients.iter().rev().fold(number(&U256::ZERO), |value, coefficient| {
-        value.mul(&place).add(&number(&U256::from_be_slice(coefficient)))
-    });
+    let form = |number: &U256| FixedMontyForm::new(number, &params);
+    let place = form(&U256::from_u64(place as u64));
+    let value = coefficients
+        .iter()
+        .rev()
+        .fold(form(&U256::ZERO), |value, coefficient| value.mul(&place).add(&form(&U256::from_be_slice(coefficient))));
     let mut share = Secret::zeroed(2 * SIZE);
     share[..SIZE].copy_from_slice(&place.retrieve().to_be_bytes());
     share[SIZE..].copy_from_slice(&value.retrieve().to_be_bytes());

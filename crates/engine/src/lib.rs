@@ -111,6 +111,7 @@
 
 pub mod advice;
 pub mod clevis;
+mod copied_text;
 pub mod copy_volume;
 mod crc32c;
 pub mod credential;
@@ -135,6 +136,7 @@ pub mod opening;
 mod parameters;
 pub mod partitions;
 pub mod private_keys;
+pub mod recovery;
 mod shards;
 pub mod spec;
 pub mod store;

@@ -63,6 +63,10 @@ pub struct CredentialArgs {
     /// Bits of a random volume key that is never stored.
     #[arg(skip)]
     random_key: Option<u32>,
+
+    /// What a terminal asks for, if it is not a password.
+    #[arg(skip)]
+    question: Option<&'static str>,
 }
 
 /// The credentials that will open the volume from now on.
@@ -145,6 +149,11 @@ impl CredentialArgs {
     /// A volume key with this many bits from the kernel's random numbers.
     pub fn random_key(bits: u32) -> Self {
         Self { random_key: Some(bits), ..Self::default() }
+    }
+
+    /// The same, which asks for a recovery key.
+    pub fn asking_for_recovery_key(self) -> Self {
+        Self { question: Some("Recovery key: "), ..self }
     }
 
     /// Whether the password is read from standard input.
@@ -245,7 +254,7 @@ impl CredentialArgs {
     fn source(&self) -> Source<'_> {
         Source {
             prefix: "",
-            question: "Password: ",
+            question: self.question.unwrap_or("Password: "),
             question_new: "Password of the new volume: ",
             file: self.password_file.as_deref(),
             fd: self.password_fd,

@@ -49,11 +49,18 @@ fn written(path: &Path, bytes: &[u8]) -> io::Result<File> {
 
 /// The content of a text file with one line.
 pub fn line(text: &Secret) -> Secret {
-    let mut line = Secret::zeroed(text.len() + 1);
-    let (before, newline) = line.split_at_mut(text.len());
-    before.copy_from_slice(text);
-    newline.fill(b'\n');
-    line
+    joined(&[text, b"\n"])
+}
+
+/// A text of these parts.
+pub fn joined(parts: &[&[u8]]) -> Secret {
+    let mut text = Secret::zeroed(parts.iter().map(|part| part.len()).sum());
+    let mut at = 0;
+    for part in parts {
+        text[at..at + part.len()].copy_from_slice(part);
+        at += part.len();
+    }
+    text
 }
 
 /// Removes the file unless another has taken its place.

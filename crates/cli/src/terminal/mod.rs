@@ -12,6 +12,7 @@ pub mod left_out;
 pub mod output;
 pub mod progress;
 pub mod prompt;
+pub mod qr;
 pub mod rate;
 pub mod session;
 pub mod size;

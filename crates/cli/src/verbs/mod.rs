@@ -23,6 +23,7 @@ pub mod lock;
 pub mod ls;
 pub mod man;
 pub mod mount;
+pub mod recovery;
 pub mod reencrypt;
 pub mod resize;
 pub mod serve;

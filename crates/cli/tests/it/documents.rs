@@ -28,6 +28,7 @@ const VERBS: &[&str] = &[
     "detach",
     "header",
     "keyslot",
+    "recovery",
     "token",
     "resize",
     "reencrypt",

@@ -70,6 +70,7 @@ mod program {
     pub mod passwords;
     pub mod patience;
     pub mod progress;
+    pub mod recovery;
     pub mod terminal;
 }
 

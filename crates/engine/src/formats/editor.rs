@@ -10,7 +10,7 @@ use super::change::{
 };
 use super::resizing::Resizing;
 use crate::advice::Advice;
-use crate::credential::Unlock;
+use crate::credential::{Credential, Unlock};
 use crate::error::{Error, Result};
 use crate::store::Store;
 
@@ -118,6 +118,23 @@ pub trait HeaderEditor: Sync {
     /// Those of `Header::unlock`; `Unsupported` if the format has none.
     fn recovery_passwords(&self, _store: &dyn Store, _with: &Unlock<'_>) -> Result<Vec<RecoveryPassword>> {
         Err(Error::unsupported("recovery passwords: this format has none"))
+    }
+
+    /// Returns the numbers of the keyslots that are marked as a recovery key's, or open with a recovery password.
+    ///
+    /// # Errors
+    /// Those of `Format::open`.
+    fn recovery_keyslots(&self, _store: &dyn Store) -> Result<Vec<u32>> {
+        Ok(Vec::new())
+    }
+
+    /// Returns a header backup like [`HeaderEditor::back_up`], which opens with `new` instead of `with`, without a PIM.
+    ///
+    /// # Errors
+    /// Those of `Header::unlock`; `Misuse` for new credentials that the format does not support; `Unsupported` if a backup of the
+    /// format opens with the volume's own credentials only.
+    fn back_up_under(&self, _store: &dyn Store, _with: &Unlock<'_>, _new: &[Credential]) -> Result<HeaderBackup> {
+        Err(Error::unsupported("a header backup with a password of its own: this format has none"))
     }
 
     /// Prepares the repair of a damaged header. Takes the keyslots `lost`, whose damaged records cannot be reconstructed, out of

@@ -55,6 +55,7 @@ const WORDS: &[(&str, &str, Words)] = &[
     ("NAME", "--facility", facilities),
     ("N", "keyslot", keyslots),
     ("N", "keyslot --at", free_keyslots),
+    ("N", "--old", keyslots),
     ("N", "--disable-slot", keyslots),
     ("SLOT", "--slot", keyslots),
     ("KEYSLOT", "token", keyslots),

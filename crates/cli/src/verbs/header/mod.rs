@@ -7,6 +7,8 @@ mod restore;
 mod set;
 mod show;
 
+pub use restore::prepare as prepare_restore;
+
 /// Show, save or restore a volume's headers
 #[derive(clap::Args)]
 pub struct Args {

@@ -85,7 +85,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         let bar = Progress::trials("Opening");
         let show = |done, all| bar.at(done, all);
         let with = Unlock { cancel: Some(cancel), progress: Some(&show), ..args.open.how.unlock(credentials) };
-        prepare(&*store, from, &with, args)
+        prepare(&*store, from, &with, args.open.how.format(), args.force)
     });
     let credentials = credentials.into_vec();
     let with = Unlock { cancel: Some(cancel), ..args.open.how.unlock(&credentials) };
@@ -122,15 +122,16 @@ fn reaches_table(prepared: &Prepared) -> bool {
 }
 
 /// Prepares the restoration, as the named format or as each possible one.
-fn prepare(
+pub fn prepare(
     store: &dyn Store,
     from: RestoreFrom<'_>,
     with: &Unlock<'_>,
-    args: &Args,
+    format: Option<&str>,
+    force: bool,
 ) -> claviger_engine::Result<(&'static dyn Format, Prepared)> {
-    if let Some(name) = args.open.how.format() {
+    if let Some(name) = format {
         let format = formats::by_name(name)?;
-        return Ok((format, editor_of(format)?.restore(store, from, with, args.force)?));
+        return Ok((format, editor_of(format)?.restore(store, from, with, force)?));
     }
     let mut last: Option<Error> = None;
     for &format in FORMATS {
@@ -140,7 +141,7 @@ fn prepare(
             last = last.or(Some(e));
             continue;
         }
-        match editor.restore(store, from, with, args.force) {
+        match editor.restore(store, from, with, force) {
             Ok(prepared) => return Ok((format, prepared)),
             Err(e) if matches!(e.kind, ErrorKind::WrongCredential(_)) => last = Some(e),
             Err(e) if matches!(e.kind, ErrorKind::NotThisFormat(_)) => last = last.or(Some(e)),

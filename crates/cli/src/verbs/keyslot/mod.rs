@@ -10,9 +10,7 @@ use std::path::{Path, PathBuf};
 use claviger_engine::fido2;
 use claviger_engine::formats::luks2::{Luks2Opens, Luks2Priority};
 use claviger_engine::formats::takes::{self, Parameter, Purpose};
-use claviger_engine::formats::{
-    self, HeaderAttributes, HeaderFacts, KeyslotFacts, NewCredential, Protection, RecoveryPassword, Removal,
-};
+use claviger_engine::formats::{self, HeaderAttributes, HeaderFacts, KeyslotFacts, NewCredential, Protection, Removal};
 use claviger_engine::store::Access;
 use claviger_engine::tpm2::{Envelope, Pcrs, Policy, Signed};
 use claviger_engine::{Credential, Error, ErrorKind, Secret, Spec, Unlock};
@@ -32,7 +30,7 @@ use crate::terminal::end_heading::EndHeading;
 use crate::terminal::file_name::FileName;
 use crate::terminal::output::{self, Report};
 use crate::terminal::{cancel, prompt, size};
-use crate::verbs::change;
+use crate::verbs::{change, recovery};
 
 /// List, add, change, remove and test the passphrases of a LUKS or BitLocker volume
 ///
@@ -85,7 +83,7 @@ enum What {
     #[command(after_help = "Examples:
   claviger keyslot renew disk.bitlocker")]
     Renew(ProtectionArgs),
-    Recovery(RecoveryArgs),
+    Recovery(recovery::ShowArgs),
 }
 
 /// List the keyslots, without a passphrase
@@ -327,26 +325,6 @@ struct ProtectionArgs {
     json: bool,
 }
 
-/// Show or save the recovery passwords of a BitLocker volume
-///
-/// Any credential that opens the volume reveals them. Print them and keep them somewhere else.
-#[derive(clap::Args)]
-#[command(after_help = "Examples:
-  claviger keyslot recovery disk.bitlocker
-  claviger keyslot recovery --output recovery.txt disk.bitlocker")]
-struct RecoveryArgs {
-    #[command(flatten)]
-    open: OpenArgs,
-
-    /// Write them to the new FILE, readable only by you
-    #[arg(long, value_name = "FILE")]
-    output: Option<PathBuf>,
-
-    /// Print JSON, without the recovery passwords
-    #[arg(long, requires = "output")]
-    json: bool,
-}
-
 #[derive(Clone, Copy, clap::ValueEnum)]
 enum Priority {
     /// Tried only if it is named
@@ -376,23 +354,6 @@ struct Added {
 }
 
 #[derive(Serialize)]
-struct Recovered {
-    #[serde(flatten)]
-    path: FileName,
-    format: &'static str,
-    #[serde(flatten)]
-    file: FileName,
-    recovery_passwords: Vec<Known>,
-}
-
-/// The identification of a recovery password.
-#[derive(Serialize)]
-struct Known {
-    keyslot: u32,
-    guid: String,
-}
-
-#[derive(Serialize)]
 struct Tested {
     #[serde(flatten)]
     path: FileName,
@@ -418,7 +379,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         What::Suspend(args) => protect(args, Protection::Suspend),
         What::Resume(args) => protect(args, Protection::Resume),
         What::Renew(args) => protect(args, Protection::NewKey),
-        What::Recovery(args) => recovery(args),
+        What::Recovery(args) => recovery::show(args),
     }
 }
 
@@ -611,48 +572,6 @@ fn protect(args: &ProtectionArgs, how: Protection) -> anyhow::Result<()> {
     editing.carry_out(prepared.map_err(|e| e.at(editing.path()))?, args.json)
 }
 
-fn recovery(args: &RecoveryArgs) -> anyhow::Result<()> {
-    args.output.as_deref().map_or(Ok(()), new_file::must_be_new)?;
-    let editing = args.open.edit(Access::ReadOnly)?;
-    let at = |e: Error| e.at(editing.path());
-    let all = editing.editor.recovery_passwords(&*editing.store, &editing.narrow()).map_err(at)?;
-    if all.is_empty() {
-        return Err(at(Error::misuse("no recovery password opens this volume")
-            .hint("To add one: claviger keyslot add --recovery-password"))
-        .into());
-    }
-    let path = FileName::path(editing.path());
-    let text = recovery_text(&path, &all);
-    let Some(file) = &args.output else { return output::write(&mut output::raw()?, &text) };
-    new_file::write(file, &text)?;
-    let recovery_passwords =
-        all.into_iter().map(|RecoveryPassword { keyslot, guid, .. }| Known { keyslot, guid }).collect();
-    let (format, file) = (editing.facts.format, FileName::new("file", file));
-    output::print(&Recovered { path, format, file, recovery_passwords }, args.json)
-}
-
-/// The text to print and keep: each recovery password with the identifier that Windows shows when it asks for it.
-fn recovery_text(path: &str, all: &[RecoveryPassword]) -> Secret {
-    let mut parts: Vec<Cow<'_, [u8]>> = Vec::new();
-    let head = format!(
-        "BitLocker recovery\n\nVolume: {}\n\nWindows shows an identifier when it asks for a recovery password. If \
-         it begins like one of these,\nthe recovery password below it opens the volume.\n",
-        output::printable(path)
-    );
-    parts.push(head.into_bytes().into());
-    for RecoveryPassword { guid, password, .. } in all {
-        let head = format!("\nIdentifier:\n\n    {}\n\nRecovery password:\n\n    ", guid.to_uppercase());
-        parts.extend([head.into_bytes().into(), Cow::Borrowed(&**password), Cow::Borrowed(&b"\n"[..])]);
-    }
-    let mut text = Secret::zeroed(parts.iter().map(|part| part.len()).sum());
-    let mut at = 0;
-    for part in parts {
-        text[at..at + part.len()].copy_from_slice(&part);
-        at += part.len();
-    }
-    text
-}
-
 fn new_keyslot<'a>(
     args: &'a AddArgs,
     credentials: &'a [Credential],
@@ -781,17 +700,6 @@ impl Report for Added {
             Some(file) => writeln!(out, "{file}: it alone opens the volume. Keep it somewhere else."),
             None => Ok(()),
         }
-    }
-}
-
-impl Report for Recovered {
-    fn text(&self, out: &mut dyn Write) -> io::Result<()> {
-        let Self { path, file, recovery_passwords, .. } = self;
-        let count = recovery_passwords.len();
-        let what =
-            if count == 1 { "the recovery password".to_owned() } else { format!("the {count} recovery passwords") };
-        let (file, path) = (output::printable(file), output::printable(path));
-        writeln!(out, "{file}: {what} of {path}. Keep it somewhere else.")
     }
 }
 

@@ -85,6 +85,8 @@ const LEFT_OUT: &[(&str, &str)] = &[
     ("--veracrypt", "seconds of derivation: volumes/credentials.rs"),
     ("key stick.img", "a startup key: bitlocker/protectors.rs"),
     ("json x*", "a name that is not text: program/json.rs"),
+    ("recovery check", "a recovery key: program/recovery.rs"),
+    ("recovery join", "shares of several people: program/recovery.rs"),
     ("recovery-key.txt disk.luks > ", "a recovery key: luks/tokens.rs"),
 ];
 
@@ -109,6 +111,8 @@ const BEFORE: &[(&str, &str)] = &[
     ("claviger header restore --from ", "claviger header backup $6 $5"),
     ("claviger mount --header ", "claviger create --format LUKS2 --quick --size 20M --filesystem ext4 --header $4 $5"),
     ("claviger keyslot recovery ", "claviger keyslot add --recovery-password $4"),
+    ("claviger recovery show stick.img", "claviger keyslot add --recovery-password $4"),
+    ("claviger recovery replace ", "claviger recovery make --output made.txt $6"),
     ("claviger keyslot resume ", "claviger keyslot suspend $4"),
     ("claviger keyslot kill stick.img ", "claviger keyslot add stick.img"),
 ];
@@ -294,7 +298,7 @@ fn luks_is_managed() {
 
 #[test]
 fn bitlocker_is_managed() {
-    pages(&["bitlocker.md"]);
+    pages(&["bitlocker.md", "recovery.md"]);
 }
 
 #[test]

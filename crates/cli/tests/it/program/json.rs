@@ -120,6 +120,14 @@ fn the_page_names_every_field() {
     told("keyslot", with(&["keyslot", "kill", "--yes"], &[&luks, "1"]));
     told("keyslot", with(&["keyslot", "recovery"], &["--output", &again, &bl]));
     told("keyslot", with(&["keyslot", "suspend"], &[&bl]));
+    let (keys, header) = (at("keys"), at("backup"));
+    let full = folder.volume("w.tc", "1M", &["--filesystem", "fat"]);
+    told("recovery", with(&["recovery", "make", "--shares", "2:3"], &["--output", &keys, &luks]));
+    told("recovery", with(&["recovery", "replace", "--yes"], &["--output", &at("key2"), &luks]));
+    told("recovery", with(&["recovery", "make"], &["--backup", &header, "--output", &at("key3"), &full]));
+    told("recovery", with(&["recovery", "show"], &["--output", &at("shown"), &home_folder]));
+    let check = ["recovery", "check", "--backup", &header, "--password-file", &at("key3"), &full];
+    told("recovery", check.map(str::to_owned).to_vec());
     told("token", ["token", "list", &luks].map(str::to_owned).to_vec());
     told("keyfile", vec!["keyfile".into(), at("key")]);
     told("keyfile", with(&["keyfile", "--efs", "--name", "me"], &[&at("me.pfx")]));

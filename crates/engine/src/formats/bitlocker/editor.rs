@@ -52,6 +52,13 @@ impl HeaderEditor for BitLocker {
         wiped(NAME, recovery_passwords(store, with))
     }
 
+    fn recovery_keyslots(&self, store: &dyn Store) -> Result<Vec<u32>> {
+        let (_, copies, _) = wiped(NAME, led_to(store))?;
+        let protectors = copies.first().map(|copy| Protector::all(&copy.metadata).0).unwrap_or_default();
+        let recovery = protectors.iter().filter(|protector| protector.kind == Kind::RECOVERY);
+        Ok(recovery.map(|protector| protector.number).collect())
+    }
+
     fn set(&self, store: &dyn Store, with: Option<&Unlock<'_>>, to: &HeaderAttributes<'_>) -> Result<Prepared> {
         wiped(NAME, set(store, with.unwrap_or(&Unlock::with(&[])), to))
     }

@@ -19,7 +19,7 @@ mod method;
 mod noise;
 mod protect;
 mod protectors;
-mod recovery;
+pub(crate) mod recovery;
 mod renew;
 mod repair;
 mod sealed;

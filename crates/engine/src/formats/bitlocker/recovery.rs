@@ -3,16 +3,17 @@
 
 use claviger_crypto::Secret;
 
+use crate::copied_text::{BETWEEN, OTHER, simplified};
 use crate::error::Result;
 use crate::random;
 
 /// The size of the key, in bytes.
-pub(super) const LEN: usize = 16;
+pub(crate) const LEN: usize = 16;
 const GROUPS: usize = LEN / 2;
 const DIGITS: usize = 6;
 
 /// Text that was typed or read from a file.
-pub(super) enum Typed {
+pub(crate) enum Typed {
     /// Nothing that looks like a recovery password.
     Other,
     /// A recovery password with a mistake, and its description.
@@ -30,8 +31,8 @@ const LARGEST: u64 = 11 * u16::MAX as u64;
 
 /// Reads recovery passwords as Windows saves them or as people copy them: with hyphens, dashes, spaces, tabs, newlines or nothing
 /// between the groups, in UTF-8 or UTF-16, alone or within a text.
-pub(super) fn read(typed: &[u8]) -> Typed {
-    let text = simplified(typed);
+pub(crate) fn read(typed: &[u8]) -> Typed {
+    let text = without_letters(typed);
     let (mut keys, mut mistake) = (Vec::new(), None);
     for run in text.split(|byte| *byte == OTHER) {
         match read_run(run) {
@@ -48,56 +49,11 @@ pub(super) fn read(typed: &[u8]) -> Typed {
     }
 }
 
-/// The characters of a simplified text for anything between groups, and for anything that is not part of a recovery
-/// password.
-const BETWEEN: u8 = b'-';
-const OTHER: u8 = b'x';
-
-/// Returns the text with one byte for each relevant character: digits, [`BETWEEN`] and [`OTHER`].
-fn simplified(typed: &[u8]) -> Secret {
-    let mut text = Secret::zeroed(typed.len());
-    let mut len = 0;
-    let mut put = |c: char| {
-        let simple = match c {
-            '0'..='9' => c as u8,
-            // Full-width digits, as in East Asian texts.
-            '\u{ff10}'..='\u{ff19}' => b'0' + (c as u32 - 0xff10) as u8,
-            // Invisible marks: byte order, direction and joiners.
-            '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}' => return,
-            '-' | '\u{ad}' | '\u{2010}'..='\u{2015}' | '\u{2212}' | '\u{fe58}' | '\u{fe63}' | '\u{ff0d}' => BETWEEN,
-            _ if c.is_whitespace() => BETWEEN,
-            _ => OTHER,
-        };
-        text[len] = simple;
-        len += 1;
-    };
-    let utf16 = |unit: u16| char::from_u32(unit.into()).unwrap_or(char::REPLACEMENT_CHARACTER);
-    match byte_order(typed) {
-        Some(from) => typed.as_chunks::<2>().0.iter().for_each(|pair| put(utf16(from(*pair)))),
-        None => {
-            for chunk in typed.utf8_chunks() {
-                chunk.valid().chars().for_each(&mut put);
-                // In Windows-1252: dashes, the no-break space and the soft hyphen.
-                let dash = |byte: &u8| matches!(byte, 0x96 | 0x97 | 0xa0 | 0xad);
-                chunk.invalid().iter().for_each(|byte| put(if dash(byte) { '-' } else { char::REPLACEMENT_CHARACTER }));
-            }
-        }
-    }
-    Secret::copy_from(&text[..len])
-}
-
-type FromBytes = fn([u8; 2]) -> u16;
-
-/// Returns how to read a text in UTF-16. If there is no byte order mark, a zero is the upper byte of a digit.
-fn byte_order(typed: &[u8]) -> Option<FromBytes> {
-    let zeros = |at: usize| typed.iter().skip(at).step_by(2).filter(|byte| **byte == 0).count() * 4 > typed.len();
-    match typed {
-        [0xff, 0xfe, ..] => Some(u16::from_le_bytes),
-        [0xfe, 0xff, ..] => Some(u16::from_be_bytes),
-        _ if zeros(1) => Some(u16::from_le_bytes),
-        _ if zeros(0) => Some(u16::from_be_bytes),
-        _ => None,
-    }
+/// Returns the text with digits, [`BETWEEN`] and [`OTHER`].
+fn without_letters(typed: &[u8]) -> Secret {
+    let mut text = simplified(typed);
+    text.iter_mut().filter(|byte| byte.is_ascii_alphabetic()).for_each(|byte| *byte = OTHER);
+    text
 }
 
 /// Reads a run of digits and separators.
@@ -180,7 +136,7 @@ fn with_letters(text: &[u8]) -> Option<String> {
 const ORDINALS: [&str; GROUPS] = ["first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth"];
 
 /// Returns a key of 16 bytes as text with hyphens.
-pub(super) fn text(key: &Secret) -> Secret {
+pub(crate) fn text(key: &Secret) -> Secret {
     let mut text = Secret::zeroed(GROUPS * (DIGITS + 1) - 1);
     for (number, half) in key.chunks_exact(2).enumerate() {
         let mut value = u32::from(u16::from_le_bytes([half[0], half[1]])) * 11;
@@ -200,7 +156,7 @@ pub(super) fn text(key: &Secret) -> Secret {
 ///
 /// # Errors
 /// `Io` if the system has no random bytes.
-pub(super) fn random() -> Result<Secret> {
+pub(crate) fn random() -> Result<Secret> {
     Ok(text(&random::secret(LEN)?))
 }
 

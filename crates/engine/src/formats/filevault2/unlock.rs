@@ -12,6 +12,7 @@ use super::NAME;
 use super::context::{Context, UserBox};
 use super::keywrap::{self, KEY};
 use super::metadata::Metadata;
+use crate::copied_text::{BETWEEN, OTHER, simplified};
 use crate::credential::{Credential, Unlock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::luks::kdf::Kdf;
@@ -215,14 +216,14 @@ fn none_opens(context: &Context) -> Error {
 /// Returns a recovery key in its canonical form, capitals in groups with hyphens between them, if the passphrase looks like one
 /// that was typed differently (libfvde, "FileVault Drive Encryption (FVDE)", section "Recovery key").
 fn recovery_key(typed: &Secret) -> Option<Secret> {
-    let between = |byte: &u8| matches!(byte, b'-' | b' ');
-    let len = typed.iter().filter(|byte| !between(byte)).count();
-    if len != RECOVERY_KEY || !typed.iter().all(|byte| between(byte) || byte.is_ascii_alphanumeric()) {
+    let text = simplified(typed);
+    let len = text.iter().filter(|byte| **byte != BETWEEN).count();
+    if len != RECOVERY_KEY || text.contains(&OTHER) {
         return None;
     }
     let mut key = Secret::zeroed(RECOVERY_KEY + RECOVERY_KEY / GROUP - 1);
     key.fill(b'-');
-    for (place, byte) in typed.iter().filter(|byte| !between(byte)).enumerate() {
+    for (place, byte) in text.iter().filter(|byte| **byte != BETWEEN).enumerate() {
         key[place + place / GROUP] = byte.to_ascii_uppercase();
     }
     (!key.same_as(typed)).then_some(key)
@@ -236,9 +237,12 @@ mod tests {
     fn a_recovery_key_may_be_typed_in_any_form() {
         const KEY: &[u8] = b"35AJ-AC98-TI1H-N4M3-HDUQ-UQFG";
         let form = |typed: &[u8]| recovery_key(&Secret::copy_from(typed));
-        for typed in
-            [&b"35AJAC98TI1HN4M3HDUQUQFG"[..], b"35aj-ac98-ti1h-n4m3-hduq-uqfg", b"35aj ac98 ti1hn4m3 HDUQ--uqfg "]
-        {
+        for typed in [
+            &b"35AJAC98TI1HN4M3HDUQUQFG"[..],
+            b"35aj-ac98-ti1h-n4m3-hduq-uqfg",
+            b"35aj ac98 ti1hn4m3 HDUQ--uqfg ",
+            b"\xef\xbb\xbf35AJ\xe2\x80\x93AC98\xc2\xa0TI1H\r\nN4M3\tHDUQ UQFG\r\n",
+        ] {
             assert!(form(typed).is_some_and(|form| form.same_as(KEY)), "{typed:?}");
         }
         for other in

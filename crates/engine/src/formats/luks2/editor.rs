@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::change::{Change, text};
 use super::metadata::Size;
 use super::read::{ReadHeader, read};
-use super::{LUKS2, NAME, backup, convert, keyslots, tokens};
+use super::{LUKS2, NAME, backup, convert, keyslots, recovery, tokens};
 use crate::advice::Advice;
 use crate::credential::Unlock;
 use crate::error::{Error, Result};
@@ -69,6 +69,12 @@ impl HeaderEditor for Editor {
     fn tokens(&self, store: &dyn Store) -> Result<BTreeMap<u32, Value>> {
         let tokens = |header: ReadHeader| header.metadata.tokens.into_iter().map(|(n, t)| (n, Value::Object(t)));
         wiped(NAME, read(store).map(|header| tokens(header).collect()))
+    }
+
+    fn recovery_keyslots(&self, store: &dyn Store) -> Result<Vec<u32>> {
+        let header = wiped(NAME, read(store))?;
+        let marked = |number: &u32| recovery::is_marked(&header.metadata, *number);
+        Ok(header.metadata.keyslots.keys().copied().filter(marked).collect())
     }
 
     fn change_tokens(&self, store: &dyn Store, change: TokenChange<'_>) -> Result<Prepared> {

@@ -18,7 +18,7 @@ mod layout;
 pub mod metadata;
 #[doc(hidden)]
 pub mod read;
-mod recovery;
+pub(crate) mod recovery;
 pub mod reencrypt;
 mod slots;
 mod tokens;

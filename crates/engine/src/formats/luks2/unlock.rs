@@ -10,7 +10,7 @@ use super::binary;
 use super::derivation::{self, known_hash};
 use super::metadata::{Digest, Keyslot, Metadata};
 use super::read::ReadHeader;
-use super::recovery;
+use super::recovery::{self, Typed};
 use super::validate::{digests_of, printable, unknown};
 use crate::advice::{Advice, Warning};
 use crate::credential::{Credential, Unlock};
@@ -102,6 +102,7 @@ pub fn try_keyslots(header: &ReadHeader, store: &dyn Store, with: &Unlock<'_>, k
     with.ask(total)?;
     let mut before = 0;
     let mut left_out = Vec::new();
+    let typed = recovery::read(passphrase);
     for (place, &number) in keyslots.iter().enumerate() {
         let effort = plan.of(number).map_or(0, |slot| slot.microseconds);
         let show = |done: u64, all: u64| {
@@ -111,8 +112,10 @@ pub fn try_keyslots(header: &ReadHeader, store: &dyn Store, with: &Unlock<'_>, k
                 progress(before + part.min(effort), total);
             }
         };
-        let recovery_key = recovery::passphrase(&header.metadata, number, passphrase);
-        let passphrase = recovery_key.as_deref().unwrap_or(passphrase);
+        let passphrase = match &typed {
+            Typed::Key(key) if recovery::is_marked(&header.metadata, number) => &**key,
+            _ => passphrase,
+        };
         let opened = open_keyslot(header, store, &Unlock { progress: Some(&show), ..*with }, number, passphrase);
         before += effort;
         match opened {
@@ -127,7 +130,9 @@ pub fn try_keyslots(header: &ReadHeader, store: &dyn Store, with: &Unlock<'_>, k
         }
     }
     finish(with, total);
-    Err(none_opened(header, store, keyslots, left_out))
+    let marked = keyslots.iter().any(|number| recovery::is_marked(&header.metadata, *number));
+    let wrong = if let Typed::Wrong(what) = typed { Some(format!("this {what}")).filter(|_| marked) } else { None };
+    Err(none_opened(header, store, keyslots, left_out, wrong))
 }
 
 /// The estimated time to compare a key with the digest, in microseconds: a header may ask for any number of iterations.
@@ -301,7 +306,14 @@ fn says_nothing_of_others(kind: &ErrorKind) -> bool {
 }
 
 /// The error if no keyslot opened. Lack of memory comes first, since the passphrase may be right then.
-fn none_opened(header: &ReadHeader, store: &dyn Store, keyslots: &[u32], mut left_out: Vec<(u32, Error)>) -> Error {
+/// `wrong` is the mistake in what looks like a recovery key.
+fn none_opened(
+    header: &ReadHeader,
+    store: &dyn Store,
+    keyslots: &[u32],
+    mut left_out: Vec<(u32, Error)>,
+    wrong: Option<String>,
+) -> Error {
     let tried = keyslots.len();
     let memory = left_out.iter().position(|(_, e)| matches!(e.kind, ErrorKind::TooLittleMemory { .. }));
     if let Some(place) = memory {
@@ -326,7 +338,7 @@ fn none_opened(header: &ReadHeader, store: &dyn Store, keyslots: &[u32], mut lef
         1 => "the keyslot does not open with this passphrase".to_owned(),
         n => format!("none of {n} keyslots opens with this passphrase"),
     };
-    let error = Error::from(ErrorKind::WrongCredential(what));
+    let error = Error::from(ErrorKind::WrongCredential(wrong.unwrap_or(what)));
     let also: Vec<_> = left_out.iter().map(|(n, e)| format!("keyslot {n} ({})", e.kind)).collect();
     let also = (!also.is_empty()).then(|| format!("Could not be tried: {}.", also.join(", ")));
     let look = |number: &u32| Some(luks::no_longer_opens(*number, &damage_of(header, store, *number)?));

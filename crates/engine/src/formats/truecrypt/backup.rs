@@ -7,6 +7,9 @@
 //! A system's backup is only its header of 512 bytes, as in `EFI/VeraCrypt/svh_bak` on VeraCrypt's rescue disk for EFI (VeraCrypt
 //! 1.26, BootEncryption.cpp, `CreateRescueIsoImage`).
 
+use claviger_crypto::Secret;
+
+use super::kdfs::Derivation;
 use super::opened::{OpenedVolumeHeader, copy_at, step};
 use super::seal::Seal;
 use super::shifted::Shift;
@@ -14,7 +17,7 @@ use super::{
     Family, HEADER_AREA, HEADER_GROUP, HeaderCopies, HeaderCopy, OLD_HEADER, UNIT, header, keyfiles, positions, system,
 };
 use crate::advice::{Advice, Warning};
-use crate::credential::{HeaderChoice, Unlock};
+use crate::credential::{Credential, HeaderChoice, Unlock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::filesystems::magic;
 use crate::formats::{HeaderBackup, Prepared, RestoreFrom};
@@ -36,15 +39,42 @@ pub(super) fn back_up(
 ) -> Result<HeaderBackup> {
     let first = OpenedVolumeHeader::of_volume_or_system(family, store, with)?;
     let second = hidden.map(|with| hidden_beside(family, store, &first, with).map(|h| (h, with))).transpose()?;
+    let keyed = |(opened, with): (OpenedVolumeHeader, &Unlock<'_>)| {
+        let (password, derivation) = (keyfiles::password(family, with.credentials)?, opened.found.derivation);
+        Ok((opened, password, derivation))
+    };
+    let headers = [(first, with)].into_iter().chain(second).map(keyed).collect::<Result<Vec<_>>>()?;
+    written(family, with, headers)
+}
+
+/// A backup of the header that `with` opens, encrypted for other credentials.
+pub(super) fn back_up_under(
+    family: &Family,
+    store: &dyn Store,
+    with: &Unlock<'_>,
+    new: &[Credential],
+) -> Result<HeaderBackup> {
+    let opened = OpenedVolumeHeader::of_volume_or_system(family, store, with)?;
+    let password = keyfiles::password(family, new)?;
+    let derivation = opened.found.derivation.kdf.derivation(None, opened.position.system);
+    written(family, with, vec![(opened, password, derivation)])
+}
+
+/// Writes a backup with these headers, the outer volume's first, each encrypted for its password.
+fn written(
+    family: &Family,
+    with: &Unlock<'_>,
+    all: Vec<(OpenedVolumeHeader, Secret, Derivation)>,
+) -> Result<HeaderBackup> {
+    let first = &all[0].0;
     let area = if first.found.fields.has_backups { HEADER_AREA } else { OLD_HEADER } as usize;
     let mut bytes = vec![0; if first.position.system { header::SIZE } else { 2 * area }];
     random::fill(&mut bytes)?;
     let mut headers = Vec::new();
     let mut warnings = Vec::new();
-    for (opened, with) in [(first, with)].into_iter().chain(second) {
-        let password = keyfiles::password(family, with.credentials)?;
+    for (opened, password, derivation) in all {
         let plain = opened.found.plain;
-        let (suite, mode, derivation) = (opened.found.suite, opened.found.mode, opened.found.derivation);
+        let (suite, mode) = (opened.found.suite, opened.found.mode);
         let seal =
             Seal { suite, mode, derivation, password: &password, memory: with.memory, cancelled: &|| with.cancelled() };
         let at = if opened.position.hidden { area } else { 0 };

@@ -9,7 +9,7 @@ use super::seal::Seal;
 use super::trials::OpenedHeader;
 use super::{Family, backup, by_name, check_pim, create, keyfiles, resize, system, verify};
 use crate::advice::Advice;
-use crate::credential::Unlock;
+use crate::credential::{Credential, Unlock};
 use crate::error::{Error, Result};
 use crate::formats::editor::{fixed_size, none_lost};
 use crate::formats::takes::check_new;
@@ -23,6 +23,10 @@ impl HeaderEditor for Family {
 
     fn back_up(&self, store: &dyn Store, with: &Unlock<'_>, hidden: Option<&Unlock<'_>>) -> Result<HeaderBackup> {
         wiped(self.name, backup::back_up(self, store, with, hidden))
+    }
+
+    fn back_up_under(&self, store: &dyn Store, with: &Unlock<'_>, new: &[Credential]) -> Result<HeaderBackup> {
+        wiped(self.name, backup::back_up_under(self, store, with, new))
     }
 
     fn restore(&self, store: &dyn Store, from: RestoreFrom<'_>, with: &Unlock<'_>, unproven: bool) -> Result<Prepared> {
