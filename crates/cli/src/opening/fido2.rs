@@ -49,7 +49,7 @@ impl Fido2Args {
     /// Has the key compute the secret for this token.
     pub fn secret(&self, token: &Fido2Token) -> Result<Secret> {
         // A key may hide the credential until it knows who asks.
-        let hidden = |key: &Fido2Key| token.conditions.pin && key.has_pin() || token.conditions.verification;
+        let hidden = |key: &Fido2Key| key.needs_pin(token) || token.conditions.verification;
         let (mut possible, mut failed) = (Vec::new(), None);
         for device in self.devices()? {
             let asked = connect(&device).and_then(|mut key| Ok((key.shows(token)?, key)));
@@ -66,7 +66,7 @@ impl Fido2Args {
         match &mut possible[..] {
             [] => Err(failed.unwrap_or_else(fido2::not_enrolled)),
             [key] => {
-                let pin = if token.conditions.pin { Some(self.pin()?) } else { None };
+                let pin = if key.needs_pin(token) { Some(self.pin()?) } else { None };
                 key.secret(token, pin)
             }
             // A wrong PIN would cost a try.

@@ -89,8 +89,7 @@ impl Fido2Key {
     /// `Unsupported` if it is not a FIDO2 key with the extension; `Malformed`; `Io`.
     pub fn new(mut transport: Box<dyn Fido2Transport>, touch: Box<dyn Fn()>) -> Result<Self> {
         let answer = transport.call(&[GET_INFO], &|| {})?;
-        let (mut extension, mut protocols, mut options) =
-            (false, Vec::new(), Options { pin: None, ..Options::default() });
+        let (mut extension, mut protocols, mut options) = (false, Vec::new(), Options::default());
         let mut fields = Fields::of(body(&answer)?)?;
         while let Some(field) = fields.next()? {
             let value = &mut fields.decoder;
@@ -112,6 +111,11 @@ impl Fido2Key {
     /// Whether it has a PIN.
     pub fn has_pin(&self) -> bool {
         self.options.pin == Some(true)
+    }
+
+    /// Whether the secret for this token takes its PIN.
+    pub fn needs_pin(&self, token: &Fido2Token) -> bool {
+        token.conditions.pin && self.has_pin()
     }
 
     /// How many wrong PINs it still accepts.
@@ -186,10 +190,11 @@ impl Fido2Key {
     /// `WrongCredential` for another key, a wrong PIN and a key that is locked or was not touched; `Misuse` if the PIN is missing;
     /// `Cancelled`, `Io`, `Malformed`.
     pub fn secret(&mut self, token: &Fido2Token, pin: Option<&[u8]>) -> Result<Secret> {
-        let Fido2Conditions { pin: needs_pin, presence, verification } = token.conditions;
-        let pin = match (needs_pin, pin) {
+        let Fido2Conditions { presence, verification, .. } = token.conditions;
+        let pin = match (self.needs_pin(token), pin) {
             (true, None) => return Err(Error::misuse("the FIDO2 key needs its PIN for it")),
-            (needs_pin, pin) => pin.filter(|_| needs_pin),
+            (true, pin) => pin,
+            (false, _) => None,
         };
         let proof = pin.map(|pin| self.prove(pin, Permission::GetAssertion, &token.relying_party)).transpose()?;
         let shared = self.agree()?;

@@ -32,7 +32,7 @@ pub struct Fido2Token {
 }
 
 impl Fido2Token {
-    /// Parses a token. systemd before version 249 wrote no conditions: the key was touched, and its PIN given if it had one.
+    /// Parses a token. systemd 248 wrote no conditions: the key was touched, and its PIN given if it had one.
     ///
     /// # Errors
     /// `Malformed`.
