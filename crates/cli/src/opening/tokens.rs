@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use claviger_engine::clevis::Helpers;
 use claviger_engine::formats::{Releaser, Sealed};
 use claviger_engine::tpm2::{Envelope, EventLog, LOG_MAX, Tpm, TpmAddress};
-use claviger_engine::{Credential, Error, ErrorKind, Header, Result, Secret};
+use claviger_engine::{Advice, Credential, Error, ErrorKind, Header, Result, Secret};
 
 use crate::opening::certificates::CertificateArgs;
 use crate::opening::credentials::Source;
@@ -154,7 +154,9 @@ impl TokenArgs {
                 }
                 Releaser::Tpm(envelope) => self.by_tpm(envelope),
                 Releaser::MasterKey(key) => Helpers::tpm(self).and_then(|mut tpm| key.open(&mut tpm)),
-                Releaser::Clevis(jwe) => jwe.open(self).map(Credential::Passphrase),
+                Releaser::Clevis(jwe) => {
+                    jwe.open(self).map(Credential::Passphrase).map_err(|e| with_reseal(e, &sealed.by))
+                }
                 _ => continue,
             };
             match asked {
@@ -253,6 +255,16 @@ pub fn read(file: &Path) -> Result<Vec<u8>> {
         Ok(std::fs::read(file)?)
     };
     read().map_err(|e| e.at(file))
+}
+
+/// Adds the advice to seal anew, for a binding of clevis in a header: one in a file has no such verb.
+pub fn with_reseal(error: Error, by: &Releaser) -> Error {
+    match by {
+        Releaser::Clevis(jwe) if jwe.tpm_pcrs().is_some() && matches!(error.kind, ErrorKind::WrongCredential(_)) => {
+            error.advise(Advice::Reseal)
+        }
+        _ => error,
+    }
 }
 
 fn cannot_be_used(sealed: &[Sealed]) -> Error {
