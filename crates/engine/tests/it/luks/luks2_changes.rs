@@ -11,7 +11,7 @@ use claviger_engine::formats::{
 use claviger_engine::spec::Cost;
 use claviger_engine::store::{Access, FileStore, MemoryStore};
 use claviger_engine::{Credential, ErrorKind, Result, Secret, Spec, Store, Unlock, Volume};
-use claviger_testkit::stores::{CrashStore, FaultStore, Operation};
+use claviger_testkit::stores::{CrashStore, Depth, FaultStore, Operation};
 use serde_json::{Map, Value, json};
 
 /// As cheap as a keyslot can be.
@@ -198,7 +198,7 @@ fn sealed() -> MemoryStore {
 /// At every moment, the passphrase and what the token seals open.
 fn replacement() -> Scenario {
     let keys = ["one", "old", "new"].map(|text| Key::Passphrase(text.to_owned())).to_vec();
-    let subject = Subject { image: sealed().to_vec(), keys, ..subject() };
+    let subject = Subject { image: sealed().to_vec(), keys, ..subject() }.with_its_plaintext();
     let token =
         |store: &Arc<dyn Store>| luks2::read(&**store).map(|header| header.metadata.tokens[&0]["seals"].clone());
     let mut scenario = torture::change(
@@ -213,6 +213,20 @@ fn replacement() -> Scenario {
         subject.opened(store, &subject.keys[0]).and_then(|_| subject.opened(store, &subject.keys[sealed]))
     });
     scenario
+}
+
+#[test]
+fn whatever_a_crash_leaves_of_a_replacement_both_open() {
+    let scenario = replacement();
+    let crash = Arc::new(CrashStore::new(scenario.before.clone()));
+    (scenario.act)(&(Arc::clone(&crash) as Arc<dyn Store>)).expect("it is done");
+    let mut crashes = 0;
+    crash.each_crash(Depth { exhaustive: 3, sampled: 6, seed: 1 }, |image| {
+        crashes += 1;
+        let read = (scenario.read)(&(Arc::new(MemoryStore::new(image.to_vec())) as Arc<dyn Store>));
+        assert!(read.expect("both open") == *scenario.plaintext.as_ref().expect("a plaintext"), "crash {crashes}");
+    });
+    assert!(crashes > 20, "{crashes}");
 }
 
 #[test]
