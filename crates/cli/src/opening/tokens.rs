@@ -8,7 +8,7 @@ use claviger_engine::clevis::Helpers;
 use claviger_engine::fido2::{self, Fido2Token};
 use claviger_engine::formats::{Releaser, Sealed};
 use claviger_engine::tpm2::{Envelope, EventLog, LOG_MAX, Tpm, TpmAddress};
-use claviger_engine::{Credential, Error, ErrorKind, Header, Result, Secret};
+use claviger_engine::{Advice, Credential, Error, ErrorKind, Header, Result, Secret};
 
 use crate::opening::certificates::CertificateArgs;
 use crate::opening::credentials::Source;
@@ -179,7 +179,9 @@ impl TokenArgs {
                     Helpers::fido2(self, token).map(|secret| Credential::Passphrase(fido2::passphrase(&secret)))
                 }
                 Releaser::MasterKey(key) => Helpers::tpm(self).and_then(|mut tpm| key.open(&mut tpm)),
-                Releaser::Clevis(jwe) => jwe.open(self).map(Credential::Passphrase),
+                Releaser::Clevis(jwe) => {
+                    jwe.open(self).map(Credential::Passphrase).map_err(|e| with_reseal(e, &sealed.by))
+                }
                 _ => continue,
             };
             match asked {
@@ -315,6 +317,16 @@ pub fn read(file: &Path) -> Result<Vec<u8>> {
         Ok(std::fs::read(file)?)
     };
     read().map_err(|e| e.at(file))
+}
+
+/// Adds the advice to seal anew, for a binding of clevis in a header: one in a file has no such verb.
+pub fn with_reseal(error: Error, by: &Releaser) -> Error {
+    match by {
+        Releaser::Clevis(jwe) if jwe.tpm_pcrs().is_some() && matches!(error.kind, ErrorKind::WrongCredential(_)) => {
+            error.advise(Advice::Reseal)
+        }
+        _ => error,
+    }
 }
 
 fn cannot_be_used(sealed: &[Sealed]) -> Error {

@@ -11,7 +11,7 @@ use claviger_engine::formats::{
 use claviger_engine::spec::Cost;
 use claviger_engine::store::{Access, FileStore, MemoryStore};
 use claviger_engine::{Credential, ErrorKind, Result, Secret, Spec, Store, Unlock, Volume};
-use claviger_testkit::stores::{CrashStore, FaultStore, Operation};
+use claviger_testkit::stores::{CrashStore, Depth, Fault, FaultStore, Operation};
 use serde_json::{Map, Value, json};
 
 /// As cheap as a keyslot can be.
@@ -198,7 +198,7 @@ fn sealed() -> MemoryStore {
 /// At every moment, the passphrase and what the token seals open.
 fn replacement() -> Scenario {
     let keys = ["one", "old", "new"].map(|text| Key::Passphrase(text.to_owned())).to_vec();
-    let subject = Subject { image: sealed().to_vec(), keys, ..subject() };
+    let subject = Subject { image: sealed().to_vec(), keys, ..subject() }.with_its_plaintext();
     let token =
         |store: &Arc<dyn Store>| luks2::read(&**store).map(|header| header.metadata.tokens[&0]["seals"].clone());
     let mut scenario = torture::change(
@@ -213,6 +213,34 @@ fn replacement() -> Scenario {
         subject.opened(store, &subject.keys[0]).and_then(|_| subject.opened(store, &subject.keys[sealed]))
     });
     scenario
+}
+
+#[test]
+fn whatever_a_crash_or_fault_leaves_of_a_replacement_both_open() {
+    let scenario = replacement();
+    let memory = |image: &[u8]| Arc::new(MemoryStore::new(image.to_vec())) as Arc<dyn Store>;
+    let both_open = |store: &Arc<dyn Store>, what: &str| {
+        assert!((scenario.read)(store).ok() == scenario.plaintext, "{what}");
+    };
+    let crash = Arc::new(CrashStore::new(scenario.before.clone()));
+    (scenario.act)(&(Arc::clone(&crash) as Arc<dyn Store>)).expect("it is done");
+    let mut crashes = 0;
+    crash.each_crash(Depth { exhaustive: 3, sampled: 6, seed: 1 }, |image| {
+        crashes += 1;
+        both_open(&memory(image), &format!("crash {crashes}"));
+    });
+    assert!(crashes > 20, "{crashes}");
+    for operation in [Operation::Write, Operation::Flush] {
+        for (nth, for_good) in (0..4).flat_map(|nth| [(nth, false), (nth, true)]) {
+            let inner = memory(&scenario.before);
+            let fault = Fault { operation, nth, for_good, transferred: 512 };
+            let failing: Arc<dyn Store> = Arc::new(FaultStore::new(Arc::clone(&inner), Some(fault)));
+            assert!((scenario.act)(&failing).is_err(), "{fault:?}");
+            both_open(&inner, &format!("{fault:?}"));
+            (scenario.finish)(&inner).expect("it comes to its end");
+            both_open(&inner, &format!("{fault:?}, done"));
+        }
+    }
 }
 
 #[test]
