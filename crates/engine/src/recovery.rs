@@ -15,6 +15,8 @@ use crate::formats::bitlocker::recovery as digits;
 use crate::formats::luks2::recovery as letters;
 use crate::random;
 
+pub use crate::formats::luks2::recovery::TOKEN;
+
 /// The most shares of a key.
 pub const MOST_SHARES: u32 = 99;
 

@@ -62,10 +62,6 @@ pub struct TokenArgs {
     /// repeated
     #[arg(long, value_name = "URL")]
     tang: Vec<String>,
-
-    /// Whether the options name devices for something else than opening the volume.
-    #[arg(skip)]
-    for_sealing: bool,
 }
 
 /// A passphrase that a device released, and its keyslot if there is only one.
@@ -91,9 +87,20 @@ impl TokenArgs {
         &self.fido2
     }
 
-    /// The same options for sealing to the TPM that they name, or to this machine's: it is not tried before asking for a password.
-    pub fn for_sealing(self) -> Self {
-        Self { for_sealing: true, tpm2_device: Some(self.tpm2_device.unwrap_or_default()), ..self }
+    /// The options for opening, if the TPM is named for sealing to it: it is tried only with --token-only.
+    pub fn without_tpm(self) -> Self {
+        Self { tpm2_device: self.tpm2_device.filter(|_| self.token_only), ..self }
+    }
+
+    /// The same for the FIDO2 key.
+    pub fn without_fido2(mut self) -> Self {
+        self.fido2.fido2_device = self.fido2.fido2_device.filter(|_| self.token_only);
+        self
+    }
+
+    /// The options with this machine's TPM, if they name none.
+    pub fn with_tpm(self) -> Self {
+        Self { tpm2_device: Some(self.tpm2_device.unwrap_or_default()), ..self }
     }
 
     /// Whether any of these options was given.
@@ -111,8 +118,7 @@ impl TokenArgs {
 
     /// Whether tokens are tried before asking for a password.
     pub fn first(&self) -> bool {
-        let named = self.tpm2_device.is_some() || self.fido2.fido2_device.is_some() || !self.tang.is_empty();
-        named && !self.for_sealing
+        self.tpm2_device.is_some() || self.fido2.fido2_device.is_some() || !self.tang.is_empty()
     }
 
     /// Whether the options name a TPM.
@@ -191,6 +197,11 @@ impl TokenArgs {
                 }
                 Err(e) if matches!(e.kind, ErrorKind::Cancelled) => return Err(e),
                 // Another token may still match.
+                Err(e) if fido2::is_not_enrolled(&e) => refused = refused.or(Some(e)),
+                // The key was there. A wrong PIN must not cost another try.
+                Err(e) if matches!((&sealed.by, &e.kind), (Releaser::Fido2(_), ErrorKind::WrongCredential(_))) => {
+                    return Err(e);
+                }
                 Err(e) if matches!(e.kind, ErrorKind::WrongCredential(_)) => refused = Some(e),
                 Err(e) => failed = failed.or(Some(e)),
             }

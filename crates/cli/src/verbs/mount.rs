@@ -328,7 +328,8 @@ impl Report for MountReport {
                     // A file has no sector size, so programs that create file systems cannot detect it.
                     writeln!(
                         out,
-                        "It seems to be empty. To create a file system, give the sector size: mkfs.ext4 -b {sector_size}, \
+                        "No file system was recognised in it; an encrypted volume in it would look the same. To create \
+                         one, give the sector size: mkfs.ext4 -b {sector_size}, \
                          mkfs.vfat -S {sector_size}, mkfs.xfs -s size={sector_size}."
                     )?;
                 }

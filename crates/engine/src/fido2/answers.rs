@@ -13,7 +13,6 @@ const KEEPALIVE_CANCEL: u8 = 0x2d;
 const USER_ACTION_TIMEOUT: u8 = 0x2f;
 const PIN_INVALID: u8 = 0x31;
 const PIN_BLOCKED: u8 = 0x32;
-const PIN_AUTH_INVALID: u8 = 0x33;
 const PIN_AUTH_BLOCKED: u8 = 0x34;
 const PIN_NOT_SET: u8 = 0x35;
 const PIN_REQUIRED: u8 = 0x36;
@@ -23,6 +22,7 @@ const PRESENCE_REQUIRED: u8 = 0x3b;
 const VERIFICATION_BLOCKED: u8 = 0x3c;
 const VERIFICATION_INVALID: u8 = 0x3f;
 
+const NOT_ENROLLED: &str = "this FIDO2 key was not enrolled for it, or was reset since";
 const WRONG_PIN: &str = "wrong PIN for the FIDO2 key";
 
 /// The error for a status.
@@ -31,14 +31,15 @@ pub fn failure(status: u8) -> Error {
     let elsewhere = "Open the volume with a passphrase or recovery key.";
     match status {
         NO_CREDENTIALS => not_enrolled(),
-        PIN_INVALID | PIN_AUTH_INVALID => wrong_pin(None),
+        PIN_INVALID => wrong_pin(None),
         PIN_BLOCKED => refused("the FIDO2 key is blocked after too many wrong PINs", elsewhere),
         PIN_AUTH_BLOCKED => refused(
             "the FIDO2 key accepts no more PINs until it is plugged in again",
             "Unplug it, plug it in again, and give the right PIN: a few more wrong ones block it for good.",
         ),
         PIN_NOT_SET => refused("the FIDO2 key has no PIN any more", elsewhere),
-        PIN_REQUIRED => Error::misuse("the FIDO2 key demands its PIN").hint("Omit --fido2-no-pin."),
+        PIN_REQUIRED => Error::misuse("the FIDO2 key demands its PIN")
+            .hint("If it has none yet, set one: fido2-token -S DEVICE. Then enroll it with the PIN."),
         PIN_POLICY_VIOLATION => {
             refused("the FIDO2 key demands that its PIN be changed", "To change it: fido2-token -C DEVICE")
         }
@@ -55,9 +56,13 @@ pub fn failure(status: u8) -> Error {
 
 /// The error if the key did not make the credential.
 pub fn not_enrolled() -> Error {
-    let what = "this FIDO2 key was not enrolled for it, or was reset since";
-    Error::new(ErrorKind::WrongCredential(what.into()))
+    Error::new(ErrorKind::WrongCredential(NOT_ENROLLED.into()))
         .hint("Plug in the key that was enrolled, or use a passphrase or recovery key.")
+}
+
+/// Whether this is the error of a key that did not make the credential: another key may have made it.
+pub fn is_not_enrolled(error: &Error) -> bool {
+    matches!(&error.kind, ErrorKind::WrongCredential(what) if what == NOT_ENROLLED)
 }
 
 pub fn is_wrong_pin<T>(answer: &Result<T>) -> bool {

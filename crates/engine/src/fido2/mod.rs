@@ -14,7 +14,7 @@ use minicbor::data::Type;
 use minicbor::{Decoder, Encoder};
 
 use self::answers::failure;
-pub use self::answers::not_enrolled;
+pub use self::answers::{is_not_enrolled, not_enrolled};
 use self::pin::{PinProtocol, SharedSecret};
 pub use self::token::{Fido2Token, TOKEN, passphrase};
 pub use self::transport::{Fido2Address, Fido2Transport};
@@ -78,6 +78,8 @@ struct Options {
     pin: Option<bool>,
     /// Whether it recognises a user; `None` if it cannot.
     verification: Option<bool>,
+    /// Whether it cannot be touched.
+    untouchable: bool,
     /// Whether its PIN's tokens have permissions.
     permissions: bool,
 }
@@ -145,6 +147,7 @@ impl Fido2Key {
                 .hint("Enroll a fingerprint in the key first, or omit --fido2-with-verification."));
         }
         // A key with a PIN may demand it for this, whatever is required later.
+        let conditions = Fido2Conditions { presence: conditions.presence && !self.options.untouchable, ..conditions };
         let pin_for_making = pin.filter(|_| self.has_pin());
         let proof =
             pin_for_making.map(|pin| self.prove(pin, Permission::MakeCredential, token::RELYING_PARTY)).transpose()?;
@@ -175,10 +178,10 @@ impl Fido2Key {
     /// # Errors
     /// `Io`.
     pub fn shows(&mut self, token: &Fido2Token) -> Result<bool> {
+        let options = self.presence(false);
         let request = encode(|e| {
-            token.name_credential(e.map(4)?)?;
-            e.u8(5)?.map(1)?.str("up")?.bool(false)?;
-            Ok(())
+            token.name_credential(e.map(if options.is_empty() { 3 } else { 4 })?)?;
+            append_options(e, &options)
         });
         let answer = self.transport.call(&[&[GET_ASSERTION], &request[..]].concat(), &|| {})?;
         Ok(answer.first() != Some(&answers::NO_CREDENTIALS))
@@ -200,20 +203,19 @@ impl Fido2Key {
         let shared = self.agree()?;
         let salt = shared.encrypt(&token.salt)?;
         let authenticated = shared.authenticate(&salt);
+        let mut options = self.presence(presence);
+        // The PIN verifies the user, too.
+        options.extend((verification && proof.is_none()).then_some(("uv", true)));
         let request = encode(|e| {
-            token.name_credential(e.map(if proof.is_some() { 7 } else { 5 })?)?;
+            let fields = [!options.is_empty(), proof.is_some(), proof.is_some()];
+            token.name_credential(e.map(4 + fields.into_iter().filter(|there| *there).count() as u64)?)?;
             e.u8(4)?.map(1)?.str(HMAC_SECRET)?.map(if self.protocol == PinProtocol::Two { 4 } else { 3 })?;
             shared.append_public(e.u8(1)?)?;
             e.u8(2)?.bytes(&salt)?.u8(3)?.bytes(&authenticated)?;
             if self.protocol == PinProtocol::Two {
                 e.u8(4)?.u8(self.protocol as u8)?;
             }
-            // The PIN verifies the user, too.
-            let verifies = verification && proof.is_none();
-            e.u8(5)?.map(if verifies { 2 } else { 1 })?.str("up")?.bool(presence)?;
-            if verifies {
-                e.str("uv")?.bool(true)?;
-            }
+            append_options(e, &options)?;
             append_proof(e, 6, proof.as_deref(), self.protocol)
         });
         let answer = self.command(GET_ASSERTION, &request)?;
@@ -221,6 +223,11 @@ impl Fido2Key {
         let encrypted = encrypted.ok_or_else(|| odd("it has computed no secret"))?;
         let secret = shared.decrypt(&encrypted).filter(|secret| secret.len() == SECRET);
         secret.ok_or_else(|| odd("its secret has the wrong length"))
+    }
+
+    /// The option for a touch. A key that cannot be touched takes it for an error.
+    fn presence(&self, wanted: bool) -> Vec<(&'static str, bool)> {
+        if self.options.untouchable { Vec::new() } else { vec![("up", wanted)] }
     }
 
     /// Proves the PIN for one command: a MAC by the token that the key gives for it (section 6.5.5.7).
@@ -283,6 +290,7 @@ impl Options {
             match name {
                 "clientPin" => options.pin = Some(set),
                 "uv" => options.verification = Some(set),
+                "up" => options.untouchable = !set,
                 "pinUvAuthToken" => options.permissions = set,
                 _ => {}
             }
@@ -338,6 +346,18 @@ fn encode(write: impl FnOnce(&mut Cbor) -> Written) -> Vec<u8> {
     let mut encoder = Encoder::new(Vec::new());
     write(&mut encoder).expect("a vector takes everything");
     encoder.into_writer()
+}
+
+/// The options of an assertion, if there are any.
+fn append_options(e: &mut Cbor, options: &[(&str, bool)]) -> Written {
+    if options.is_empty() {
+        return Ok(());
+    }
+    e.u8(5)?.map(options.len() as u64)?;
+    for (name, set) in options {
+        e.str(name)?.bool(*set)?;
+    }
+    Ok(())
 }
 
 /// The last two fields of a command, if the PIN is proven.

@@ -32,7 +32,7 @@ pub struct Fido2Token {
 }
 
 impl Fido2Token {
-    /// Parses a token. systemd 248 wrote no conditions: the key was touched, and its PIN given if it had one.
+    /// Parses a token. systemd 248 wrote no conditions, and gave a PIN only if the key demanded it.
     ///
     /// # Errors
     /// `Malformed`.
@@ -56,7 +56,7 @@ impl Fido2Token {
             salt: salt.map_err(|_| malformed("fido2-salt", "it has the wrong length"))?,
             relying_party: text("fido2-rp").unwrap_or(RELYING_PARTY).to_owned(),
             conditions: Fido2Conditions {
-                pin: set("fido2-clientPin-required", true)?,
+                pin: set("fido2-clientPin-required", false)?,
                 presence: set("fido2-up-required", true)?,
                 verification: set("fido2-uv-required", false)?,
             },

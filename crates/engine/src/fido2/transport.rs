@@ -10,7 +10,7 @@ use std::time::Duration;
 use rustix::event::PollFlags;
 use rustix::fs::OFlags;
 
-use crate::deadline::{Cancel, Deadline, is_cancelled};
+use crate::deadline::{Cancel, Deadline};
 use crate::error::{Error, Result};
 use crate::random;
 
@@ -194,7 +194,8 @@ impl Hid {
     fn exchange(&mut self, command: u8, message: &[u8], touch: &dyn Fn(), patience: Duration) -> io::Result<Vec<u8>> {
         self.send(command, message)?;
         let answer = self.receive(command, touch, Deadline::within(patience, self.cancel));
-        if answer.as_ref().is_err_and(is_cancelled) {
+        let gone = |e: &io::Error| matches!(e.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::ResourceBusy);
+        if answer.as_ref().is_err_and(|e| !gone(e)) {
             // Otherwise, the key would go on waiting to be touched.
             let _ = self.send(CANCEL_COMMAND, &[]);
         }
@@ -260,6 +261,8 @@ impl Hid {
     /// The next report on the channel.
     fn next_report(&mut self, deadline: Deadline) -> io::Result<[u8; REPORT]> {
         loop {
+            // Also if reports for others keep coming.
+            deadline.left()?;
             let mut report = [0; REPORT];
             let mut filled = 0;
             while filled < REPORT {

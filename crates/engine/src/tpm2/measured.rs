@@ -264,6 +264,7 @@ pub(super) fn changed(forms: &[Policy], now: &[Vec<u8>], wanted: &[u8], log: Opt
         values.clone_from_slice(now);
     }
     answers::other_state(match &numbers[..] {
+        [] => "its policy is not the one that its token describes".to_owned(),
         [one] => format!("{} differs from when this was sealed", named(*one)),
         _ => {
             let names: Vec<_> = numbers.iter().map(|pcr| named(*pcr)).collect();

@@ -487,7 +487,7 @@ impl Explained {
             by => matches!(by, Releaser::Tpm(_) | Releaser::MasterKey(_)),
         };
         let mut sealed: Vec<_> = targets.iter().flat_map(|target| target.header.sealed()).collect();
-        sealed.retain(|sealed| by_tpm(&sealed.by));
+        sealed.retain(|sealed| by_tpm(&sealed.by) && !sealed.keyslots.is_empty());
         if sealed.is_empty() {
             return Ok(());
         }
@@ -501,11 +501,27 @@ impl Explained {
             }
             return Ok(());
         }
-        let mut tpm = args.open.tokens().tpm()?;
+        let mut tpm = match args.open.tokens().tpm() {
+            Ok(tpm) => tpm,
+            Err(e) if matches!(e.kind, ErrorKind::Cancelled) => return Err(e),
+            Err(e) => {
+                self.findings.push(format!("The TPM cannot be asked: {}.", e.kind));
+                return Ok(());
+            }
+        };
         for sealed in sealed {
             let keyslots: Vec<_> = sealed.keyslots.iter().map(u32::to_string).collect();
             let keyslots = format!("Keyslot {}", keyslots.join(", "));
             match sealed.check(&mut tpm) {
+                Some(Err(error)) if matches!(error.kind, ErrorKind::Cancelled) => return Err(error),
+                Some(Err(error)) if !matches!(error.kind, ErrorKind::WrongCredential(_)) => {
+                    self.findings.push(format!("{keyslots}: the TPM cannot tell: {}.", error.kind));
+                }
+                // Nothing was compared: a signature decides.
+                Some(Ok(())) if matches!(&sealed.by, Releaser::Tpm(envelope) if envelope.policy.signed.is_some()) => {
+                    self.findings
+                        .push(format!("{keyslots}: a signature of the PCRs decides whether this TPM opens it."));
+                }
                 Some(Err(error)) => {
                     self.findings.push(format!("{keyslots} does not open by this TPM: {}.", error.kind));
                     let error = tokens::with_reseal(error, &sealed.by);

@@ -410,7 +410,15 @@ fn add(args: &AddArgs) -> anyhow::Result<()> {
         return named.carry_out(prepared, args.json);
     }
     args.fresh.check(args.json)?;
-    let editing = args.open.edit(Access::ReadWrite)?;
+    // What the new keyslot is sealed to does not open the volume yet.
+    let mut open = args.open.clone();
+    if args.sealed.tpm2 {
+        open.how.tokens = open.how.tokens.without_tpm();
+    }
+    if args.sealed.fido2 {
+        open.how.tokens = open.how.tokens.without_fido2();
+    }
+    let editing = open.edit(Access::ReadWrite)?;
     let at = |e: Error| e.at(editing.path());
     let fresh = args.fresh.make(&editing)?.map_or_else(|| args.sealed.make(args, &editing), |fresh| Ok(Some(fresh)))?;
     let token = fresh.as_ref().and_then(Fresh::token);

@@ -1,8 +1,6 @@
 //! `claviger keyslot reseal`: a new sealed passphrase in the place of one that the TPM no longer releases.
 
-use std::ffi::OsStr;
 use std::io::{self, Write};
-use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use claviger_engine::clevis::{Binding, Jwe};
@@ -82,6 +80,8 @@ struct Resealed {
     /// The command that tests the TPM, for people.
     #[serde(skip)]
     test: String,
+    /// Whether the TPM has released it: signed PCRs take a signature, which may come later.
+    tested: bool,
     #[serde(skip)]
     path: String,
     #[serde(skip)]
@@ -99,7 +99,8 @@ struct Target {
 
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let mut open = args.open.clone();
-    open.how.tokens = open.how.tokens.for_sealing();
+    let devices = open.how.tokens.clone().with_tpm();
+    open.how.tokens = open.how.tokens.without_tpm();
     let (editing, target) = open.edit_for(Access::ReadWrite, |header| target(header, args.number))?;
     let at = |e: Error| e.at(editing.path());
     let target = args.sealed.changed(target)?;
@@ -108,7 +109,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         .pin
         .then(|| tokens::pin(&tokens::NEW_TPM_PIN, args.sealed.new_tpm2_pin_file.as_deref()))
         .transpose()?;
-    let (passphrase, token) = target.seal(open.tokens(), pin.as_deref())?;
+    let (passphrase, token, tested) = target.seal(&devices, pin.as_deref())?;
     let credentials = [Credential::Passphrase(passphrase)];
     // The passphrase is as random as a key: stretching adds nothing.
     let new =
@@ -118,13 +119,13 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     prepared.edit.carry_out(&*editing.store).map_err(at)?;
     editing.opens_with(&credentials, None, None, Some(target.keyslot)).map_err(at)?;
     let Target { keyslot, token, policy: Policy { pcrs, pin, .. }, .. } = target;
-    let (slot, path) = (format!("--slot={keyslot}"), editing.path().as_os_str());
-    let words = ["claviger", "keyslot", "test", "--token-only", &slot].map(|word| Some(OsStr::new(word)));
-    let marked = path.as_bytes().starts_with(b"-").then_some(OsStr::new("--"));
-    let test = words.into_iter().chain([advice::given("--tpm2-device"), marked, Some(path)]);
+    let devices = ["--tpm2-device", "--tpm2-signature"].into_iter().filter_map(advice::given);
+    let devices: String = devices.map(|option| format!(" {}", output::command([option]))).collect();
+    let test = advice::with_volume(&format!("`claviger keyslot test --token-only --slot={keyslot}{devices} VOLUME`"));
     let resealed = Resealed {
         path: output::printable(&editing.path().to_string_lossy()),
-        test: output::command(test.flatten()),
+        test,
+        tested,
         written: Written::of(editing.path(), prepared),
         pcrs: pcrs.numbers().collect(),
         bank: pcrs.bank.name(),
@@ -190,8 +191,8 @@ impl SealedArgs {
 }
 
 impl Target {
-    /// Seals a new passphrase, and checks that the TPM releases it before the old one goes.
-    fn seal(&self, devices: &TokenArgs, pin: Option<&[u8]>) -> Result<(Secret, Map<String, Value>)> {
+    /// Seals a new passphrase, and checks that the TPM releases it before the old one goes. Returns whether that was possible, too.
+    fn seal(&self, devices: &TokenArgs, pin: Option<&[u8]>) -> Result<(Secret, Map<String, Value>, bool)> {
         // A software TPM has one connection at a time.
         let (token, passphrase, released) = if self.clevis {
             let (token, passphrase) = Binding::tpm(&mut devices.tpm()?, self.policy.pcrs)?.bind()?;
@@ -204,12 +205,13 @@ impl Target {
             let released = self.policy.signed.is_none().then(|| envelope.open(&mut tpm, pin)).transpose()?;
             (envelope.token(), passphrase, released)
         };
+        let tested = released.is_some();
         if released.is_some_and(|released| !released.same_as(&passphrase)) {
             return Err(
                 Error::misuse("the TPM released something else than was just sealed").hint("Nothing was changed.")
             );
         }
-        Ok((passphrase, token))
+        Ok((passphrase, token, tested))
     }
 
     fn in_words(&self) -> String {
@@ -228,7 +230,7 @@ impl Target {
 
 impl Report for Resealed {
     fn text(&self, out: &mut dyn Write) -> io::Result<()> {
-        let Self { path, keyslot, pcrs, pin, test, .. } = self;
+        let Self { path, keyslot, pcrs, pin, test, tested, .. } = self;
         let numbers = pcrs.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
         let bound = match &pcrs[..] {
             [] => String::new(),
@@ -236,10 +238,14 @@ impl Report for Resealed {
             _ => format!(" with PCRs {numbers} as they are now"),
         };
         let pin = if *pin { " and the PIN" } else { "" };
-        writeln!(
-            out,
-            "{path}: the TPM opens keyslot {keyslot}{bound}{pin}. The old key of keyslot {keyslot} was overwritten."
-        )?;
+        match tested {
+            true => write!(out, "{path}: the TPM opens keyslot {keyslot}{bound}{pin}.")?,
+            false => write!(
+                out,
+                "{path}: keyslot {keyslot} is sealed to the TPM{bound}{pin}. Not tested: it takes a signature of the PCRs."
+            )?,
+        }
+        writeln!(out, " The old key of keyslot {keyslot} was overwritten.")?;
         writeln!(out, "To test it: {test}")
     }
 }

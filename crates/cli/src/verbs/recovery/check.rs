@@ -62,7 +62,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     } else if kind_of(&open)? == Some(RecoveryKind::Backup) {
         return Err(Error::misuse("the recovery key of this volume opens a header backup")
             .at(&open.path)
-            .hint(command("Name it:", "check --backup FILE", &open.path))
+            .hint(command("Name it:", "check --backup FILE"))
             .into());
     } else {
         keyslot(&open)?

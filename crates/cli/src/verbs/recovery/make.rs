@@ -87,7 +87,7 @@ fn check_backup(kind: RecoveryKind, backup: Option<&Path>, path: &Path) -> clavi
         (RecoveryKind::Backup, None) => {
             Err(Error::misuse("this volume has no room for a second key: its recovery key opens a header backup")
                 .at(path)
-                .hint(command("Name a new file for the backup:", "make --backup FILE", path)))
+                .hint(command("Name a new file for the backup:", "make --backup FILE")))
         }
         (RecoveryKind::Letters | RecoveryKind::Digits, Some(_)) => {
             Err(Error::misuse("--backup is for VeraCrypt and TrueCrypt: here the volume keeps the recovery key")

@@ -16,8 +16,9 @@ use claviger_engine::{Credential, Error, ErrorKind, Format, Result, Secret, Unlo
 use crate::opening::OpenArgs;
 use crate::opening::cost::CHEAPEST;
 use crate::opening::editing::Editing;
-use crate::terminal::{cancel, output};
+use crate::terminal::{advice, cancel, output};
 use output_args::NewKey;
+use serde_json::Map;
 pub use show::{Args as ShowArgs, run as show};
 
 /// Make, show, check or replace the recovery key of a volume
@@ -108,9 +109,8 @@ impl RecoveryKind {
 fn kind_of(open: &OpenArgs) -> Result<Option<RecoveryKind>> {
     if open.path.is_dir() {
         return Err(Error::unsupported("another recovery key for an encrypted folder").at(&open.path).hint(command(
-            "The recovery key of an eCryptfs folder is its mount passphrase. To show it:",
+            "If this is an eCryptfs folder, its recovery key is its mount passphrase. To show it:",
             "show",
-            &open.path,
         )));
     }
     // With a detached header, and if nothing is found here, opening it gives the error.
@@ -125,7 +125,10 @@ fn add(editing: &Editing<'_>, kind: RecoveryKind, new: &mut NewKey<'_>) -> Resul
     let at = |e: Error| e.at(editing.path());
     // The key cannot be guessed: stretching adds nothing.
     let cost = if kind == RecoveryKind::Letters { CHEAPEST } else { Default::default() };
-    let credential = formats::NewCredential { credentials: key, cost, ..Default::default() };
+    // Without its token, the key would open only as it is written.
+    let mark = Map::from_iter([("type".to_owned(), recovery::TOKEN.into())]);
+    let token = (kind == RecoveryKind::Letters).then_some(&mark);
+    let credential = formats::NewCredential { credentials: key, cost, token, ..Default::default() };
     let prepared = editing.editor.add(&*editing.store, &editing.narrow(), &credential, None).map_err(at)?;
     cancel::check()?;
     // The key is saved before a keyslot depends on it.
@@ -142,8 +145,8 @@ fn add(editing: &Editing<'_>, kind: RecoveryKind, new: &mut NewKey<'_>) -> Resul
 }
 
 /// A hint with a command of this verb for the volume.
-fn command(before: &str, words: &str, path: &Path) -> String {
-    format!("{before} claviger recovery {words} {}", output::command([path]))
+fn command(before: &str, words: &str) -> String {
+    format!("{before} {}", advice::with_volume(&format!("`claviger recovery {words} VOLUME`")))
 }
 
 /// The key as the only credential.

@@ -61,24 +61,19 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let key = alone(&new.key);
     let removed =
         editing.editor.remove(&*editing.store, Removal::Number(old, Some(&by_any_keyslot(&editing, &key))), false);
-    let removed = removed.and_then(|prepared| {
-        prepared.edit.carry_out(&*editing.store)?;
-        // BitLocker's protectors are numbered by their places.
-        made.keyslot = editing.opens_with(&key, None, None, None)?.keyslot;
-        Ok(prepared)
-    });
-    match removed {
-        Ok(prepared) => {
-            made.removed = Some(old);
-            made.warnings.extend(advice::warn(&prepared.warnings));
-            output::print(&made, args.json)
-        }
-        Err(e) => {
-            let what = "The new recovery key works. Only the old one could not be removed.";
-            let hint = e.hint.as_ref().map(|hint| format!("{what} {hint}")).unwrap_or_else(|| what.to_owned());
-            Err(at(Error { hint: Some(hint), ..e }).into())
-        }
-    }
+    let kept = |what: &str, e: Error| {
+        let hint = e.hint.as_ref().map(|hint| format!("{what} {hint}")).unwrap_or_else(|| what.to_owned());
+        at(Error { hint: Some(hint), ..e })
+    };
+    let prepared = removed.map_err(|e| kept("The new recovery key works, and so does the old one.", e))?;
+    let carried_out = prepared.edit.carry_out(&*editing.store);
+    carried_out.map_err(|e| kept("The new recovery key works. The old one may work, too.", e))?;
+    // BitLocker's protectors are numbered by their places.
+    let opened = editing.opens_with(&key, None, None, None);
+    made.keyslot = opened.map_err(|e| kept("The old recovery key was removed.", e))?.keyslot;
+    made.removed = Some(old);
+    made.warnings.extend(advice::warn(&prepared.warnings));
+    output::print(&made, args.json)
 }
 
 fn check_kind(kind: RecoveryKind) -> Result<()> {
@@ -97,16 +92,14 @@ fn old_keyslot(editing: &Editing<'_>, named: Option<u32>) -> Result<u32> {
     let all = editing.editor.recovery_keyslots(&*editing.store)?;
     let listed = || all.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
     match (named, &all[..]) {
-        (_, []) => Err(Error::misuse("this volume has no recovery key to replace").hint(command(
-            "To make one:",
-            "make",
-            editing.path(),
-        ))),
+        (_, []) => {
+            Err(Error::misuse("this volume has no recovery key to replace").hint(command("To make one:", "make")))
+        }
         (Some(number), all) if all.contains(&number) => Ok(number),
         (Some(number), _) => Err(Error::misuse(format!("keyslot {number} has no recovery key"))
             .hint(format!("These have one: {}.", listed()))),
         (None, [one]) => Ok(*one),
         (None, _) => Err(Error::misuse(format!("this volume has several recovery keys, in the keyslots {}", listed()))
-            .hint(command("To replace one of them:", &format!("replace --old {}", all[0]), editing.path()))),
+            .hint(command("To replace one of them:", &format!("replace --old {}", all[0])))),
     }
 }

@@ -67,12 +67,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     check_kind(RecoveryKind::of(editing.format, editing.path()).map_err(at)?, editing.path())?;
     let all = editing.editor.recovery_passwords(&*editing.store, &editing.narrow()).map_err(at)?;
     if all.is_empty() {
-        return Err(at(Error::misuse("no recovery password opens this volume").hint(command(
-            "To make one:",
-            "make",
-            editing.path(),
-        )))
-        .into());
+        return Err(
+            at(Error::misuse("no recovery password opens this volume").hint(command("To make one:", "make"))).into()
+        );
     }
     let path = FileName::path(editing.path());
     let text = recovery_text(&path, &all);
@@ -88,7 +85,7 @@ fn check_kind(kind: RecoveryKind, path: &Path) -> claviger_engine::Result<()> {
         RecoveryKind::Letters => ("showing the recovery key: LUKS2 does not store it", "replace"),
         RecoveryKind::Backup => ("showing the recovery key: this format does not store it", "make --backup FILE"),
     };
-    Err(Error::unsupported(what).at(path).hint(command("To make another one:", verb, path)))
+    Err(Error::unsupported(what).at(path).hint(command("To make another one:", verb)))
 }
 
 /// Shows the mount passphrase of an encrypted folder, which its password unwraps.

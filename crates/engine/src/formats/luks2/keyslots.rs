@@ -91,12 +91,16 @@ pub(super) fn add(
 
 /// Replaces the credential of the keyslot that opens.
 pub(super) fn change(store: &dyn Store, with: &Unlock<'_>, new: &NewCredential<'_>) -> Result<Prepared> {
-    let change = Change::of(store)?;
+    let mut change = Change::of(store)?;
     let passphrase = passphrase(new.credentials)?;
     let OpenedKey { keyslot, key, .. } = opened(&change, with)?;
     let number = keyslot.ok_or_else(|| {
         Error::misuse("the volume key does not identify a keyslot to change").hint("Use it to add a keyslot instead.")
     })?;
+    // What was a recovery key's is a password's now, unless the new one is a recovery key, too.
+    if recovery::token(passphrase, number).is_none() {
+        recovery::unmark(&mut change.metadata, number);
+    }
     renewed(change, number, &key, passphrase, new, with)
 }
 

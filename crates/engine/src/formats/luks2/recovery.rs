@@ -121,8 +121,30 @@ pub fn is_marked(metadata: &Metadata, keyslot: u32) -> bool {
     let number = Value::String(keyslot.to_string());
     metadata.tokens.values().any(|token| {
         let keyslots = token.get("keyslots").and_then(Value::as_array);
-        token.get("type").is_some_and(|kind| kind == TOKEN) && keyslots.is_some_and(|all| all.contains(&number))
+        is_mark(token) && keyslots.is_some_and(|all| all.contains(&number))
     })
+}
+
+/// Takes the mark of a recovery key's off a keyslot.
+pub fn unmark(metadata: &mut Metadata, keyslot: u32) {
+    let number = Value::String(keyslot.to_string());
+    for token in metadata.tokens.values_mut().filter(|token| is_mark(token)) {
+        if let Some(Value::Array(keyslots)) = token.get_mut("keyslots") {
+            keyslots.retain(|other| *other != number);
+        }
+    }
+    drop_empty_marks(metadata);
+}
+
+/// A mark without a keyslot says nothing.
+pub fn drop_empty_marks(metadata: &mut Metadata) {
+    let is_empty =
+        |token: &Map<String, Value>| token.get("keyslots").and_then(Value::as_array).is_some_and(Vec::is_empty);
+    metadata.tokens.retain(|_, token| !is_mark(token) || !is_empty(token));
+}
+
+fn is_mark(token: &Map<String, Value>) -> bool {
+    token.get("type").is_some_and(|kind| kind == TOKEN)
 }
 
 /// Returns a new recovery key in its canonical form.

@@ -97,11 +97,8 @@ pub(super) fn take_out(metadata: &mut Metadata, keyslot: u32) {
             keyslots.retain(|id| id.as_str() != Some(&keyslot.to_string()));
         }
     }
-    // A mark without a keyslot says nothing; other tokens may hold what their owner still needs.
-    let is_empty = |value: &Value| value.as_array().is_some_and(Vec::is_empty);
-    metadata.tokens.retain(|_, token| {
-        token.get("type").is_none_or(|kind| kind != recovery::TOKEN) || !token.get("keyslots").is_some_and(is_empty)
-    });
+    // Other tokens may hold what their owner still needs.
+    recovery::drop_empty_marks(metadata);
 }
 
 #[cfg(test)]

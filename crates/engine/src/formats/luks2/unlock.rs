@@ -112,11 +112,16 @@ pub fn try_keyslots(header: &ReadHeader, store: &dyn Store, with: &Unlock<'_>, k
                 progress(before + part.min(effort), total);
             }
         };
-        let passphrase = match &typed {
-            Typed::Key(key) if recovery::is_marked(&header.metadata, number) => &**key,
-            _ => passphrase,
+        let with_progress = Unlock { progress: Some(&show), ..*with };
+        let try_with = |passphrase: &[u8]| open_keyslot(header, store, &with_progress, number, passphrase);
+        let opened = match &typed {
+            Typed::Key(key) if recovery::is_marked(&header.metadata, number) => match try_with(key) {
+                // Another program may have put a password there, which only looks like a recovery key.
+                Ok(None) if !key.same_as(passphrase) => try_with(passphrase),
+                opened => opened,
+            },
+            _ => try_with(passphrase),
         };
-        let opened = open_keyslot(header, store, &Unlock { progress: Some(&show), ..*with }, number, passphrase);
         before += effort;
         match opened {
             Ok(Some((digest, key))) => {
