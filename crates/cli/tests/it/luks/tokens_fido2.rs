@@ -151,6 +151,20 @@ fn a_key_says_why_it_refuses() {
 }
 
 #[test]
+fn a_wrong_pin_costs_one_try_however_many_keys_are_enrolled() {
+    let setting = Setting::new();
+    let (Some(first), Some(second)) = (Fido2::new(&["--pin", PIN]), Fido2::new(&["--pin", PIN])) else { return };
+    for key in [&first, &second] {
+        setting.add(key, &["--fido2-pin-file", &setting.pin]).succeeds();
+    }
+    for left in ["7 tries left", "6 tries left"] {
+        setting.test(&second, &["--fido2-pin-file", &setting.wrong]).fails(2, &["wrong PIN", left]);
+    }
+    setting.opens(&second, 2, &["--fido2-pin-file", &setting.pin]);
+    setting.opens(&first, 1, &["--fido2-pin-file", &setting.pin]);
+}
+
+#[test]
 fn a_keyfile_for_any_format_is_sealed_to_a_key() {
     let setting = Setting::new();
     let Some(key) = Fido2::new(&["--pin", PIN]) else { return };

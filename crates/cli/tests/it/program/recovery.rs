@@ -96,6 +96,32 @@ fn luks2_has_a_recovery_key_that_other_programs_know() {
 }
 
 #[test]
+fn a_keyslot_that_gets_a_password_is_no_longer_a_recovery_keys() {
+    let folder = Folder::new();
+    let volume = folder.luks2("disk.luks");
+    let [key, sentence, other] = ["key", "sentence", "other"].map(|name| folder.str(name));
+    run(["recovery", "make", "--output", &key, "--password-file", &folder.password, &volume]).succeeds();
+    // A password that reads as a recovery key in another form stays as it is.
+    let written = format!("my key: {}!\n", text(&key).trim().to_uppercase());
+    fs::write(&sentence, written).expect("a file");
+    let cheap = ["--kdf", "pbkdf2", "--iterations", "1000"];
+    let change = ["keyslot", "change", "--password-file", &key, "--new-password-file", &sentence, &volume];
+    let changed = run(change.into_iter().chain(cheap)).succeeds().text();
+    assert!(changed.contains("keyslot 1 now opens only with the new password"), "{changed}");
+    assert_eq!(run(["token", "list", "--json", &volume]).succeeds().json()["tokens"], json!({}));
+    run(["keyslot", "test", "--password-file", &sentence, &volume]).succeeds();
+    run(["keyslot", "test", "--password-file", &key, &volume]).fails(2, &[]);
+    run(["recovery", "check", "--password-file", &sentence, &volume]).fails(2, &["keyslot 1", "not a recovery key"]);
+    let replace = ["recovery", "replace", "--yes", "--output", &other, "--password-file", &sentence, &volume];
+    run(replace).fails(1, &["no recovery key to replace"]);
+    // Where another program leaves the mark, such a password opens, too.
+    let mark = json!({ "type": "systemd-recovery", "keyslots": ["1"] }).to_string();
+    fs::write(folder.path("mark"), mark).expect("a file");
+    run(["token", "import", &volume, &folder.str("mark")]).succeeds();
+    run(["keyslot", "test", "--password-file", &sentence, &volume]).succeeds();
+}
+
+#[test]
 fn bitlocker_has_one_that_other_programs_open_it_with() {
     let folder = Folder::new();
     let volume = bitlocker(&folder);

@@ -44,6 +44,21 @@ fn the_plaintext_is_a_file_that_never_grows() {
 }
 
 #[test]
+fn nobody_is_told_to_create_a_file_system_over_another() {
+    let Some(place) = MountSpace::root() else { return };
+    let (empty, full) = (place.folder.luks2("empty"), place.folder.str("full"));
+    let create = ["create", "--format", "LUKS2", "--quick", "--size", "20M", "--filesystem", "fat"];
+    place.run(create.into_iter().chain(["--password-file", &place.folder.password, &full])).succeeds();
+    for (volume, told) in [(&empty, true), (&full, false)] {
+        let dir = place.dir(&format!("{told}"));
+        let mount = ["mount", "--filesystem", "none", "--password-file", &place.folder.password, volume, &dir];
+        let text = place.run(mount).succeeds().text();
+        assert_eq!(text.contains("mkfs.ext4 -b 4096"), told, "{text}");
+        place.unmount(&dir).succeeds();
+    }
+}
+
+#[test]
 fn a_volume_whose_file_is_cut_short_while_it_is_mounted() {
     let Some(place) = MountSpace::root() else { return };
     let create = |name: &str, more: &[&str]| {

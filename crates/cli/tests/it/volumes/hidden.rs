@@ -185,3 +185,21 @@ fn a_served_outer_volume_is_protected() {
     assert!(done.err.contains("damaged the hidden volume"), "{}", done.err);
     assert!(hiding.plain("TrueCrypt", &hiding.inner) == hidden, "the hidden volume is as it was");
 }
+
+#[test]
+fn only_what_is_where_a_hidden_volumes_header_would_be_is_said_to_have_replaced_it() {
+    let folder = Folder::new();
+    let volume = folder.volume("outer.tc", "1M", &[]);
+    for (at, lost) in [(0, false), (65_536, true)] {
+        let bytes = fs::read(&volume).expect("a file");
+        let mut damaged = bytes.clone();
+        damaged[at..][..512].fill(0);
+        fs::write(&volume, damaged).expect("written");
+        let verify = ["verify", "--truecrypt", "--hash", "SHA-512", "--password-file", &folder.password, &volume];
+        let text = run(verify).text();
+        assert!(text.contains("do not look random"), "{text}");
+        assert_eq!(text.contains("if there was a hidden volume's header, it is lost"), lost, "{text}");
+        assert_eq!(text.contains("not the place of a hidden volume's header"), !lost, "{text}");
+        fs::write(&volume, bytes).expect("restored");
+    }
+}
