@@ -9,6 +9,7 @@ use claviger_testkit::floors;
 const FLOORS: &[&[&str]] = &[
     &[
         "advice",
+        "copied_text",
         "crc32c",
         "deadline",
         "edit",
@@ -25,6 +26,7 @@ const FLOORS: &[&[&str]] = &[
     &[
         "clevis",
         "credential",
+        "fido2",
         "filesystems",
         "logical_volumes",
         "parameters",
@@ -37,7 +39,7 @@ const FLOORS: &[&[&str]] = &[
     ],
     &["file_formats"],
     &["formats"],
-    &["copy_volume", "diagnosis", "fuzzing", "opening"],
+    &["copy_volume", "diagnosis", "fuzzing", "opening", "recovery"],
 ];
 
 #[test]

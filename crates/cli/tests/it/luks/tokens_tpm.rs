@@ -393,7 +393,7 @@ fn after_an_update_a_keyslot_is_sealed_anew() {
     for words in [
         "the TPM opens keyslot 2 with PCR 7 as it is now and the PIN",
         "old key of keyslot 2",
-        "To test it: claviger keyslot test",
+        "To test it: `claviger keyslot test",
     ] {
         assert!(said.contains(words), "{said}");
     }
