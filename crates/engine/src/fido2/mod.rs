@@ -96,9 +96,9 @@ impl Fido2Key {
         while let Some(field) = fields.next()? {
             let value = &mut fields.decoder;
             match field {
-                2 => each(value, |value| Ok(extension |= value.str()? == HMAC_SECRET))?,
+                2 => extension = each(value, Decoder::str)?.contains(&HMAC_SECRET),
                 4 => options = Options::read(value).map_err(malformed)?,
-                6 => each(value, |value| Ok(protocols.push(value.u64()?)))?,
+                6 => protocols = each(value, Decoder::u64)?,
                 _ => value.skip().map_err(malformed)?,
             }
         }
@@ -395,13 +395,8 @@ fn definite(len: Option<u64>) -> Decoded<u64> {
     len.ok_or_else(|| minicbor::decode::Error::message("indefinite length"))
 }
 
-fn each<'a>(value: &mut Decoder<'a>, mut item: impl FnMut(&mut Decoder<'a>) -> Decoded<()>) -> Result<()> {
-    let mut read = || {
-        for _ in 0..definite(value.array()?)? {
-            item(value)?;
-        }
-        Ok(())
-    };
+fn each<'a, T>(value: &mut Decoder<'a>, item: impl Fn(&mut Decoder<'a>) -> Decoded<T>) -> Result<Vec<T>> {
+    let mut read = || -> Decoded<Vec<T>> { (0..definite(value.array()?)?).map(|_| item(value)).collect() };
     read().map_err(malformed)
 }
 

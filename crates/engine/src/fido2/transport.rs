@@ -227,11 +227,7 @@ impl Hid {
             let report = self.next_report(deadline)?;
             let len = usize::from(u16::from_be_bytes([report[5], report[6]]));
             match report[4] {
-                KEEPALIVE => {
-                    if report[7] == PRESENCE_NEEDED && !std::mem::replace(&mut asked, true) {
-                        touch();
-                    }
-                }
+                KEEPALIVE if report[7] == PRESENCE_NEEDED && !std::mem::replace(&mut asked, true) => touch(),
                 ERROR if report[7] == CHANNEL_BUSY => return Err(io::ErrorKind::ResourceBusy.into()),
                 ERROR => return Err(io::Error::other(format!("the FIDO2 key reports error {:#04x}", report[7]))),
                 answered if answered == command && len <= LONGEST => {
