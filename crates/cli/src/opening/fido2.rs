@@ -27,7 +27,7 @@ pub struct Fido2Args {
 /// Under which conditions a new FIDO2 key computes the secret.
 #[derive(clap::Args)]
 pub struct Fido2ConditionArgs {
-    /// Do not require the FIDO2 key's PIN: who has the key opens the volume
+    /// Do not require the FIDO2 key's PIN: anyone who has the key can open the volume
     #[arg(long, requires = "to_fido2")]
     fido2_no_pin: bool,
 
@@ -86,7 +86,7 @@ impl Fido2Args {
         let mut key = connect(device).map_err(at)?;
         let with_pin = !conditions.fido2_no_pin && key.has_pin();
         if !with_pin && !conditions.fido2_no_pin && !conditions.fido2_with_verification {
-            output::warn("This FIDO2 key has no PIN: who has the key opens the volume.");
+            output::warn("This FIDO2 key has no PIN: anyone who has it can open the volume.");
         }
         let wanted = Fido2Conditions {
             pin: with_pin,
@@ -112,7 +112,7 @@ impl Fido2Args {
     }
 }
 
-/// The most letters of a volume's name that a key stores: it takes 64 bytes.
+/// How many letters of a volume's name are stored in a key, which has 64 bytes for them.
 const NAME: usize = 16;
 
 fn connect(device: &Path) -> Result<Fido2Key> {

@@ -146,8 +146,8 @@ impl Fido2Key {
             return Err(Error::misuse("this FIDO2 key does not recognise its user")
                 .hint("Enroll a fingerprint in the key first, or omit --fido2-with-verification."));
         }
-        // A key with a PIN may demand it for this, whatever is required later.
         let conditions = Fido2Conditions { presence: conditions.presence && !self.options.untouchable, ..conditions };
+        // A key with a PIN may demand it for this, whatever is required later.
         let pin_for_making = pin.filter(|_| self.has_pin());
         let proof =
             pin_for_making.map(|pin| self.prove(pin, Permission::MakeCredential, token::RELYING_PARTY)).transpose()?;

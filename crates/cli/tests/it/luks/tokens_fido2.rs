@@ -100,7 +100,7 @@ fn systemd_opens_what_was_enrolled_and_either_of_two_keys_is_enough() {
     let (Some(first), Some(backup)) = (Fido2::new(&["--pin", PIN]), Fido2::new(&[])) else { return };
     setting.add(&first, &["--fido2-pin-file", &setting.pin]).succeeds();
     let warned = setting.add(&backup, &[]).succeeds();
-    assert!(warned.err.contains("has no PIN: who has the key opens the volume"), "{}", warned.err);
+    assert!(warned.err.contains("has no PIN: anyone who has it can open the volume"), "{}", warned.err);
     setting.add(&backup, &["--fido2-no-pin", "--fido2-no-presence"]).succeeds();
     for (token, [pin, presence]) in [[true, true], [false, true], [false, false]].into_iter().enumerate() {
         let stored = &setting.tokens()[token.to_string()];
