@@ -58,6 +58,16 @@ impl BindArgs {
         self.bind_tpm2 || self.bind_fido2 || !self.bind_tang.is_empty()
     }
 
+    /// Whether it is, among others, to the TPM.
+    pub fn to_tpm(&self) -> bool {
+        self.bind_tpm2
+    }
+
+    /// Whether it is, among others, to a FIDO2 key.
+    pub fn to_fido2(&self) -> bool {
+        self.bind_fido2
+    }
+
     /// The binding that the options describe; `tokens` names the TPM and the FIDO2 key, which is told the name of `path`.
     ///
     /// # Errors

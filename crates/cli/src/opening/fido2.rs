@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use claviger_engine::fido2::{self, Fido2Address, Fido2Conditions, Fido2Key, Fido2Token};
-use claviger_engine::{Error, Result, Secret};
+use claviger_engine::{Error, ErrorKind, Result, Secret};
 
 use crate::opening::tokens;
 use crate::terminal::{cancel, output};
@@ -22,6 +22,10 @@ pub struct Fido2Args {
     /// The PIN, once it was read.
     #[arg(skip)]
     known_pin: Arc<OnceLock<Secret>>,
+
+    /// Why a key has refused it.
+    #[arg(skip)]
+    refusal: Arc<OnceLock<String>>,
 }
 
 /// Under which conditions a new FIDO2 key computes the secret.
@@ -66,8 +70,16 @@ impl Fido2Args {
         match &mut possible[..] {
             [] => Err(failed.unwrap_or_else(fido2::not_enrolled)),
             [key] => {
-                let pin = if key.needs_pin(token) { Some(self.pin()?) } else { None };
-                key.secret(token, pin)
+                if key.needs_pin(token) {
+                    return key.secret(token, Some(self.pin()?)).inspect_err(|e| self.note_refusal(e));
+                }
+                // systemd 248 did not record whether the PIN is needed.
+                match key.secret(token, None) {
+                    Err(e) if fido2::demands_pin(&e) && key.has_pin() => {
+                        key.secret(token, Some(self.pin()?)).inspect_err(|e| self.note_refusal(e))
+                    }
+                    computed => computed,
+                }
             }
             // A wrong PIN would cost a try.
             several => Err(Error::misuse(format!("any of {} FIDO2 keys could be the right one", several.len()))
@@ -102,8 +114,20 @@ impl Fido2Args {
         self.fido2_device.clone().unwrap_or_default().devices()
     }
 
+    /// Sends a PIN that the key has refused to no key again: each try counts.
+    fn note_refusal(&self, error: &Error) {
+        if fido2::is_pin_refusal(error)
+            && let ErrorKind::WrongCredential(what) = &error.kind
+        {
+            let _ = self.refusal.set(what.clone());
+        }
+    }
+
     /// The PIN, which is asked for once.
     fn pin(&self) -> Result<&[u8]> {
+        if let Some(refusal) = self.refusal.get() {
+            return Err(ErrorKind::WrongCredential(refusal.clone()).into());
+        }
         if self.known_pin.get().is_none() {
             let pin = tokens::pin(&tokens::FIDO2_PIN, self.fido2_pin_file.as_deref())?;
             let _ = self.known_pin.set(pin);

@@ -196,13 +196,13 @@ impl TokenArgs {
                     return Ok(Released { credentials: vec![credential], keyslot: keyslot.or(only) });
                 }
                 Err(e) if matches!(e.kind, ErrorKind::Cancelled) => return Err(e),
-                // Another token may still match.
-                Err(e) if fido2::is_not_enrolled(&e) => refused = refused.or(Some(e)),
-                // The key was there. A wrong PIN must not cost another try.
-                Err(e) if matches!((&sealed.by, &e.kind), (Releaser::Fido2(_), ErrorKind::WrongCredential(_))) => {
-                    return Err(e);
+                // Another token may still match. What the right key says counts more than that there is another one.
+                Err(e) if matches!(e.kind, ErrorKind::WrongCredential(_)) => {
+                    let tells_less = refused.is_some() && fido2::is_not_enrolled(&e);
+                    if !tells_less && !refused.as_ref().is_some_and(fido2::is_pin_refusal) {
+                        refused = Some(e);
+                    }
                 }
-                Err(e) if matches!(e.kind, ErrorKind::WrongCredential(_)) => refused = Some(e),
                 Err(e) => failed = failed.or(Some(e)),
             }
         }

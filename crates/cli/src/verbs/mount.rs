@@ -328,8 +328,8 @@ impl Report for MountReport {
                     // A file has no sector size, so programs that create file systems cannot detect it.
                     writeln!(
                         out,
-                        "No file system was recognised in it; an encrypted volume in it would look the same. To create \
-                         one, give the sector size: mkfs.ext4 -b {sector_size}, \
+                        "No file system was recognised in that file. An encrypted volume looks the same, and creating a file \
+                         system would destroy it. If the file is empty: mkfs.ext4 -b {sector_size}, \
                          mkfs.vfat -S {sector_size}, mkfs.xfs -s size={sector_size}."
                     )?;
                 }

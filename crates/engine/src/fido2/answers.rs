@@ -24,6 +24,9 @@ const VERIFICATION_INVALID: u8 = 0x3f;
 
 const NOT_ENROLLED: &str = "this FIDO2 key was not enrolled for it, or was reset since";
 const WRONG_PIN: &str = "wrong PIN for the FIDO2 key";
+const BLOCKED: &str = "the FIDO2 key is blocked after too many wrong PINs";
+const UNPLUG: &str = "the FIDO2 key accepts no more PINs until it is plugged in again";
+const PIN_DEMANDED: &str = "the FIDO2 key demands its PIN";
 
 /// The error for a status.
 pub fn failure(status: u8) -> Error {
@@ -32,14 +35,14 @@ pub fn failure(status: u8) -> Error {
     match status {
         NO_CREDENTIALS => not_enrolled(),
         PIN_INVALID => wrong_pin(None),
-        PIN_BLOCKED => refused("the FIDO2 key is blocked after too many wrong PINs", elsewhere),
+        PIN_BLOCKED => refused(BLOCKED, elsewhere),
         PIN_AUTH_BLOCKED => refused(
-            "the FIDO2 key accepts no more PINs until it is plugged in again",
+            UNPLUG,
             "Unplug it, plug it in again, and give the right PIN: a few more wrong ones block it for good.",
         ),
         PIN_NOT_SET => refused("the FIDO2 key has no PIN any more", elsewhere),
-        PIN_REQUIRED => Error::misuse("the FIDO2 key demands its PIN")
-            .hint("If it has none yet, set one: fido2-token -S DEVICE. Then enroll it with the PIN."),
+        PIN_REQUIRED => Error::misuse(PIN_DEMANDED)
+            .hint("Omit --fido2-no-pin. If it has no PIN yet, set one: fido2-token -S DEVICE"),
         PIN_POLICY_VIOLATION => {
             refused("the FIDO2 key demands that its PIN be changed", "To change it: fido2-token -C DEVICE")
         }
@@ -63,6 +66,17 @@ pub fn not_enrolled() -> Error {
 /// Whether this is the error of a key that did not make the credential: another key may have made it.
 pub fn is_not_enrolled(error: &Error) -> bool {
     matches!(&error.kind, ErrorKind::WrongCredential(what) if what == NOT_ENROLLED)
+}
+
+/// Whether the key refused a PIN, so that the same PIN must not be tried again.
+pub fn is_pin_refusal(error: &Error) -> bool {
+    let ErrorKind::WrongCredential(what) = &error.kind else { return false };
+    what.starts_with(WRONG_PIN) || [BLOCKED, UNPLUG].contains(&&**what)
+}
+
+/// Whether the key takes its PIN for a token that does not ask for one.
+pub fn demands_pin(error: &Error) -> bool {
+    matches!(&error.kind, ErrorKind::Misuse(what) if what == PIN_DEMANDED)
 }
 
 pub fn is_wrong_pin<T>(answer: &Result<T>) -> bool {

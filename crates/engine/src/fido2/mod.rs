@@ -14,7 +14,7 @@ use minicbor::data::Type;
 use minicbor::{Decoder, Encoder};
 
 use self::answers::failure;
-pub use self::answers::{is_not_enrolled, not_enrolled};
+pub use self::answers::{demands_pin, is_not_enrolled, is_pin_refusal, not_enrolled};
 use self::pin::{PinProtocol, SharedSecret};
 pub use self::token::{Fido2Token, TOKEN, passphrase};
 pub use self::transport::{Fido2Address, Fido2Transport};
@@ -187,18 +187,16 @@ impl Fido2Key {
         Ok(answer.first() != Some(&answers::NO_CREDENTIALS))
     }
 
-    /// Computes the secret for the token's salt: 32 bytes. It may wait to be touched.
+    /// Computes the secret for the token's salt: 32 bytes. It may wait to be touched. With a PIN it may be another secret than without.
     ///
     /// # Errors
     /// `WrongCredential` for another key, a wrong PIN and a key that is locked or was not touched; `Misuse` if the PIN is missing;
     /// `Cancelled`, `Io`, `Malformed`.
     pub fn secret(&mut self, token: &Fido2Token, pin: Option<&[u8]>) -> Result<Secret> {
         let Fido2Conditions { presence, verification, .. } = token.conditions;
-        let pin = match (self.needs_pin(token), pin) {
-            (true, None) => return Err(Error::misuse("the FIDO2 key needs its PIN for it")),
-            (true, pin) => pin,
-            (false, _) => None,
-        };
+        if self.needs_pin(token) && pin.is_none() {
+            return Err(Error::misuse("the FIDO2 key needs its PIN for it"));
+        }
         let proof = pin.map(|pin| self.prove(pin, Permission::GetAssertion, &token.relying_party)).transpose()?;
         let shared = self.agree()?;
         let salt = shared.encrypt(&token.salt)?;

@@ -263,8 +263,10 @@ pub(super) fn changed(forms: &[Policy], now: &[Vec<u8>], wanted: &[u8], log: Opt
         }
         values.clone_from_slice(now);
     }
+    if numbers.is_empty() {
+        return ErrorKind::WrongCredential("its policy is not the one that its token describes".to_owned()).into();
+    }
     answers::other_state(match &numbers[..] {
-        [] => "its policy is not the one that its token describes".to_owned(),
         [one] => format!("{} differs from when this was sealed", named(*one)),
         _ => {
             let names: Vec<_> = numbers.iter().map(|pcr| named(*pcr)).collect();

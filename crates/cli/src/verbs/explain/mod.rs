@@ -505,7 +505,8 @@ impl Explained {
             Ok(tpm) => tpm,
             Err(e) if matches!(e.kind, ErrorKind::Cancelled) => return Err(e),
             Err(e) => {
-                self.findings.push(format!("The TPM cannot be asked: {}.", e.kind));
+                let at = e.path.as_ref().map(|path| format!("{}: ", path.display())).unwrap_or_default();
+                self.findings.push(format!("The TPM cannot be asked: {at}{}.", e.kind));
                 return Ok(());
             }
         };
@@ -517,10 +518,10 @@ impl Explained {
                 Some(Err(error)) if !matches!(error.kind, ErrorKind::WrongCredential(_)) => {
                     self.findings.push(format!("{keyslots}: the TPM cannot tell: {}.", error.kind));
                 }
-                // Nothing was compared: a signature decides.
+                // Of the signed PCRs, nothing was compared.
                 Some(Ok(())) if matches!(&sealed.by, Releaser::Tpm(envelope) if envelope.policy.signed.is_some()) => {
                     self.findings
-                        .push(format!("{keyslots}: a signature of the PCRs decides whether this TPM opens it."));
+                        .push(format!("{keyslots}: a signature of PCRs also decides whether this TPM opens it."));
                 }
                 Some(Err(error)) => {
                     self.findings.push(format!("{keyslots} does not open by this TPM: {}.", error.kind));

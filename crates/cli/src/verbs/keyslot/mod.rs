@@ -410,12 +410,12 @@ fn add(args: &AddArgs) -> anyhow::Result<()> {
         return named.carry_out(prepared, args.json);
     }
     args.fresh.check(args.json)?;
-    // What the new keyslot is sealed to does not open the volume yet.
+    // What the new keyslot is sealed to opens the volume only with --token-only.
     let mut open = args.open.clone();
-    if args.sealed.tpm2 {
+    if args.sealed.tpm2 || args.sealed.bind.to_tpm() {
         open.how.tokens = open.how.tokens.without_tpm();
     }
-    if args.sealed.fido2 {
+    if args.sealed.fido2 || args.sealed.bind.to_fido2() {
         open.how.tokens = open.how.tokens.without_fido2();
     }
     let editing = open.edit(Access::ReadWrite)?;

@@ -203,6 +203,26 @@ static CASES: &[Case] = &[
         ALL,
     ),
     case("LUKS2", "luks2", "keyslot test --password-file pw v", READS),
+    // Without a TPM, the end is that of a wrong password.
+    case(
+        "LUKS2",
+        "luks2; printf '%s' '{\"type\":\"systemd-tpm2\",\"keyslots\":[\"0\"],\"tpm2-blob\":\"AAQBAgMEABcACAALAAAAEgAIAQIDBAUGBwgAEAAA\",\"tpm2-pcrs\":[7]}' >token; claviger token import v token",
+        "keyslot reseal --password-file pw v",
+        &[Wrong],
+    ),
+    case("LUKS2", "luks2", "recovery make --password-file pw --output key v", ALL),
+    case(
+        "LUKS2",
+        "luks2; claviger recovery make --password-file pw --output key v",
+        "recovery check --password-file key v",
+        ONCE,
+    ),
+    case(
+        "LUKS2",
+        "luks2; claviger recovery make --password-file pw --output key v",
+        "recovery replace --yes --password-file pw --output key2 v",
+        &[Done, Wrong, Full],
+    ),
     case(
         "LUKS2",
         "luks2; claviger keyslot add --kdf pbkdf2 --iterations 1000 --password-file pw --new-password-file new v",
@@ -250,6 +270,7 @@ static CASES: &[Case] = &[
     case("BitLocker", "bitlocker", "change --password-file pw --new-password-file new v", ALL),
     case("BitLocker", "bitlocker", "keyslot add --password-file pw --recovery-password-file recovery2 v", ALL),
     case("BitLocker", "bitlocker", "keyslot recovery --password-file pw --output recovery2 v", ONCE),
+    case("BitLocker", "bitlocker", "recovery show --password-file pw --output recovery2 v", ONCE),
     case("BitLocker", "bitlocker", "keyslot renew --password-file pw v", ALL),
     case("BitLocker", "bitlocker", "keyslot suspend --password-file pw v", ALL),
     case(

@@ -410,7 +410,7 @@ fn after_an_update_a_keyslot_is_sealed_anew() {
     setting.update(7);
     setting.opens(2, &[]);
     let described = run(["header", "show", &setting.volume]).succeeds().text();
-    assert!(described.contains("PCRs 4 (") && !described.contains("with a PIN"), "{described}");
+    assert!(described.contains("PCR 4 (") && !described.contains("with a PIN"), "{described}");
     let before = fs::read(&setting.volume).expect("the volume");
     let wrong = setting.folder.str("wrong");
     let device = setting.tpm.device();

@@ -114,6 +114,19 @@ fn a_keyslot_that_gets_a_password_is_no_longer_a_recovery_keys() {
     run(["recovery", "check", "--password-file", &sentence, &volume]).fails(2, &["keyslot 1", "not a recovery key"]);
     let replace = ["recovery", "replace", "--yes", "--output", &other, "--password-file", &sentence, &volume];
     run(replace).fails(1, &["no recovery key to replace"]);
+    // The same key at another cost stays one, however it was typed.
+    let [kept, typed] = ["kept", "typed"].map(|name| folder.str(name));
+    run(["recovery", "make", "--output", &kept, "--password-file", &folder.password, &volume]).succeeds();
+    fs::write(&typed, as_windows_saves(&text(&kept))).expect("a file");
+    let change = ["keyslot", "change", "--keep-password", "--password-file", &typed, &volume];
+    run(change.into_iter().chain(cheap)).succeeds();
+    let checked = || run(["recovery", "check", "--json", "--password-file", &kept, &volume]).succeeds().json();
+    assert_eq!(checked()["keyslot"], 2);
+    // So does one that opens a volume with a new key.
+    let copy = folder.str("copy.luks");
+    fs::copy(&volume, &copy).expect("a copy");
+    run(["reencrypt", "--yes", "--hotzone-size", "256K", "--password-file", &typed, &copy]).succeeds();
+    run(["recovery", "check", "--password-file", &kept, &copy]).succeeds();
     // Where another program leaves the mark, such a password opens, too.
     let mark = json!({ "type": "systemd-recovery", "keyslots": ["1"] }).to_string();
     fs::write(folder.path("mark"), mark).expect("a file");

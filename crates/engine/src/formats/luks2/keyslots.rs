@@ -92,12 +92,15 @@ pub(super) fn add(
 /// Replaces the credential of the keyslot that opens.
 pub(super) fn change(store: &dyn Store, with: &Unlock<'_>, new: &NewCredential<'_>) -> Result<Prepared> {
     let mut change = Change::of(store)?;
-    let passphrase = passphrase(new.credentials)?;
-    let OpenedKey { keyslot, key, .. } = opened(&change, with)?;
+    let typed = passphrase(new.credentials)?;
+    let OpenedKey { keyslot, key, recovery_key, .. } = opened(&change, with)?;
     let number = keyslot.ok_or_else(|| {
         Error::misuse("the volume key does not identify a keyslot to change").hint("Use it to add a keyslot instead.")
     })?;
-    // What was a recovery key's is a password's now, unless the new one is a recovery key, too.
+    // A recovery key that stays keeps its form. Otherwise, the keyslot is a password's now, unless that is a recovery key, too.
+    let stays = |_: &Secret| passphrase(with.credentials).is_ok_and(|old| Secret::copy_from(old).same_as(typed));
+    let recovery_key = recovery_key.filter(stays);
+    let passphrase = recovery_key.as_deref().unwrap_or(typed);
     if recovery::token(passphrase, number).is_none() {
         recovery::unmark(&mut change.metadata, number);
     }

@@ -38,6 +38,8 @@ pub struct OpenedKey {
     pub digest: u32,
     /// The key.
     pub key: Secret,
+    /// The canonical form of the recovery key that opened a keyslot marked as one's.
+    pub recovery_key: Option<Secret>,
     /// How many keyslots were tried, this one included.
     pub trials: u64,
     /// The keyslots that could not be tried, with the reasons.
@@ -114,11 +116,15 @@ pub fn try_keyslots(header: &ReadHeader, store: &dyn Store, with: &Unlock<'_>, k
         };
         let with_progress = Unlock { progress: Some(&show), ..*with };
         let try_with = |passphrase: &[u8]| open_keyslot(header, store, &with_progress, number, passphrase);
+        let mut recovery_key = None;
         let opened = match &typed {
             Typed::Key(key) if recovery::is_marked(&header.metadata, number) => match try_with(key) {
                 // Another program may have put a password there, which only looks like a recovery key.
                 Ok(None) if !key.same_as(passphrase) => try_with(passphrase),
-                opened => opened,
+                opened => {
+                    recovery_key = Some(Secret::copy_from(key));
+                    opened
+                }
             },
             _ => try_with(passphrase),
         };
@@ -127,7 +133,7 @@ pub fn try_keyslots(header: &ReadHeader, store: &dyn Store, with: &Unlock<'_>, k
             Ok(Some((digest, key))) => {
                 finish(with, total);
                 let trials = place as u64 + 1;
-                return Ok(OpenedKey { keyslot: Some(number), digest, key, trials, left_out });
+                return Ok(OpenedKey { keyslot: Some(number), digest, key, recovery_key, trials, left_out });
             }
             Ok(None) => {}
             Err(e) if says_nothing_of_others(&e.kind) => left_out.push((number, e)),
@@ -282,7 +288,8 @@ fn with_volume_key(header: &ReadHeader, key: &Secret, digest: u32, with: &Unlock
     if !verify(&header.metadata.digests[&digest], key, json_at(header), &|| !with.cancelled())? {
         return Err(ErrorKind::WrongCredential("this is not the volume key of this volume".into()).into());
     }
-    Ok(OpenedKey { keyslot: None, digest, key: Secret::copy_from(key), trials: 1, left_out: Vec::new() })
+    let key = Secret::copy_from(key);
+    Ok(OpenedKey { keyslot: None, digest, key, recovery_key: None, trials: 1, left_out: Vec::new() })
 }
 
 /// Checks that the named keyslot can open the volume at all.

@@ -22,7 +22,7 @@ use crate::formats::luks2::keyslots::{self, KeyslotParameters};
 use crate::formats::luks2::metadata::{Area, Decimal, Id, Keyslot, Metadata, MetadataSegment, Requirements, Size};
 use crate::formats::luks2::read::{ReadHeader, read};
 use crate::formats::luks2::unlock::{OpenedKey, json_at, open_key};
-use crate::formats::luks2::{change, create, derivation, slots, validate, write};
+use crate::formats::luks2::{change, create, derivation, recovery, slots, validate, write};
 use crate::spec::{Cost, Spec};
 use crate::store::{MemoryStore, Store};
 use crate::volume::ConversionKind;
@@ -331,7 +331,8 @@ fn new_key(
     request: &ReencryptionRequest<'_>,
     key_len: usize,
 ) -> Result<(u32, Secret, Step)> {
-    let passphrase = passphrase(with.credentials)?;
+    let typed = passphrase(with.credentials)?;
+    let passphrase = opened.recovery_key.as_deref().unwrap_or(typed);
     let mut key = Secret::zeroed(key_len);
     write::random(&mut key)?;
     let number = slots::free_number(&metadata.keyslots);
@@ -357,6 +358,10 @@ fn new_key(
     let mut digest = keyslots::digest_of(&key, hash, &cost_of(&kdf), with)?;
     digest.keyslots.push(Id(number));
     metadata.keyslots.insert(number, keyslot);
+    if opened.recovery_key.is_some() {
+        let mark = slots::free_number(&metadata.tokens).zip(recovery::token(passphrase, number));
+        metadata.tokens.extend(mark);
+    }
     metadata.digests.insert(digest_number, digest);
     Ok((digest_number, key, step))
 }
