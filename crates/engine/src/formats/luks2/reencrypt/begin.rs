@@ -21,8 +21,9 @@ use crate::formats::luks::{data_elsewhere, passphrase};
 use crate::formats::luks2::keyslots::{self, KeyslotParameters};
 use crate::formats::luks2::metadata::{Area, Decimal, Id, Keyslot, Metadata, MetadataSegment, Requirements, Size};
 use crate::formats::luks2::read::{ReadHeader, read};
+use crate::formats::luks2::recovery::token;
 use crate::formats::luks2::unlock::{OpenedKey, json_at, open_key};
-use crate::formats::luks2::{change, create, derivation, recovery, slots, validate, write};
+use crate::formats::luks2::{change, create, derivation, slots, validate, write};
 use crate::spec::{Cost, Spec};
 use crate::store::{MemoryStore, Store};
 use crate::volume::ConversionKind;
@@ -359,7 +360,7 @@ fn new_key(
     digest.keyslots.push(Id(number));
     metadata.keyslots.insert(number, keyslot);
     if opened.recovery_key.is_some() {
-        let mark = slots::free_number(&metadata.tokens).zip(recovery::token(passphrase, number));
+        let mark = slots::free_number(&metadata.tokens).zip(token(passphrase, number));
         metadata.tokens.extend(mark);
     }
     metadata.digests.insert(digest_number, digest);
