@@ -6,6 +6,7 @@ use claviger_crypto::dmcrypt::Specification;
 use claviger_crypto::{Secret, hash};
 use serde_json::{Map, Value, json};
 
+use super::super::recovery::token;
 use super::doubts::Moving;
 use super::keys::VolumeKeys;
 use super::state::{Direction, FINAL, MOVED, PREVIOUS, ReencryptionState, Side};
@@ -21,7 +22,6 @@ use crate::formats::luks::{data_elsewhere, passphrase};
 use crate::formats::luks2::keyslots::{self, KeyslotParameters};
 use crate::formats::luks2::metadata::{Area, Decimal, Id, Keyslot, Metadata, MetadataSegment, Requirements, Size};
 use crate::formats::luks2::read::{ReadHeader, read};
-use crate::formats::luks2::recovery::token;
 use crate::formats::luks2::unlock::{OpenedKey, json_at, open_key};
 use crate::formats::luks2::{change, create, derivation, slots, validate, write};
 use crate::spec::{Cost, Spec};
