@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use claviger_engine::diagnosis;
 use claviger_engine::formats::Resizing;
 use claviger_engine::store::{Access, FileStore};
-use claviger_engine::{Advice, Error, Spec, Store, Unlock};
+use claviger_engine::{Advice, Error, ErrorKind, Spec, Store, Unlock};
 use claviger_serve::mount;
 use claviger_serve::sessions::{Runtime, Session, SessionRecord};
 use serde::Serialize;
@@ -198,8 +198,10 @@ impl Args {
         let size = resizing.size;
         let in_use = self.in_use(file)?.map(|session| session.record);
         if file.is_borrowed() && (size < before || resizing.len < file.len()) {
-            let what = "shrinking a volume that is mounted or served";
-            return Err(at(Error::unsupported(what).hint("Nothing was changed. Unmount it first.")).into());
+            let holder = Some("claviger mounts or serves it, so it can only grow".to_owned());
+            return Err(
+                at(Error::new(ErrorKind::InUse { holder }).hint("Nothing was changed. Unmount it first.")).into()
+            );
         }
         let growth = self.filesystem_growth(before, size, in_use.as_ref())?;
         let resized =

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use claviger_engine::file_formats::ecryptfs;
 use claviger_engine::formats::RecoveryPassword;
+use claviger_engine::formats::takes::Parameter;
 use claviger_engine::store::Access;
 use claviger_engine::{Credential, Error, FileFormat, Secret};
 use serde::Serialize;
@@ -92,7 +93,7 @@ fn check_kind(kind: RecoveryKind, path: &Path) -> claviger_engine::Result<()> {
 fn folder(args: &Args) -> anyhow::Result<()> {
     let open = &args.open;
     let found = open.find_folder(Access::ReadOnly, None)?;
-    if found.locked.file_format().is_none_or(|format| format.name() != ecryptfs::ECRYPTFS.name()) {
+    if found.locked.file_format().is_none_or(|format| !format.takes().opens_with(Parameter::WrappedPassphrase)) {
         return Err(Error::unsupported("recovery keys of this folder").at(&open.path).into());
     }
     let beside = found.locked.stored_files().and_then(|(_, beside)| beside.folder.clone());

@@ -440,11 +440,14 @@ impl HeaderCopies {
             );
         } else if position.backup && with.header == HeaderChoice::Any {
             let primary = if position.hidden { "hidden volume's own header" } else { "primary header" };
-            let what = format!(
-                "Only the {} header opens with this password: the {primary} is damaged or has another password.",
-                position.name
+            warnings.push(
+                format!(
+                    "Only the {} header opens with this password: the {primary} is damaged or has another password. \
+                     To make both open, restore the header from the backup.",
+                    position.name
+                )
+                .into(),
             );
-            warnings.push(Warning::from(what).advise(Advice::RestoreEmbedded));
         }
         warnings
     }
