@@ -68,7 +68,7 @@ impl BindArgs {
         self.bind_fido2
     }
 
-    /// The binding that the options describe; `tokens` names the TPM and the FIDO2 key, which is told the name of `path`.
+    /// The binding that the options describe. `tokens` names the TPM and the FIDO2 key, which stores the name of `path`.
     ///
     /// # Errors
     /// `Misuse`, `WrongCredential` if the server is not the trusted one, `Cancelled`, `Io`.

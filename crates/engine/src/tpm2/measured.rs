@@ -271,7 +271,7 @@ pub(super) fn changed(forms: &[Policy], now: &[Vec<u8>], wanted: &[u8], log: Opt
         _ => {
             let names: Vec<_> = numbers.iter().map(|pcr| named(*pcr)).collect();
             let all = names.join(", ");
-            format!("of these PCRs, one or more differ from when this was sealed, and it cannot be told which: {all}")
+            format!("at least one of these PCRs differs from when this was sealed, but it is not known which: {all}")
         }
     })
 }
@@ -345,14 +345,14 @@ mod tests {
             ([loader.clone(), at(&[b"db"])], &["PCR 7 (Secure Boot state)", "is measured now that was not then"]),
             ([at(&[]), state.clone()], &["PCR 4 (boot loader)", "less was measured then"]),
             ([at(&[]), off], &["PCR 4 (boot loader)", "PCR 7 (Secure Boot state)", "off then"]),
-            ([at(&[b"another"]), state.clone()], &["cannot be told which: PCR 4 (boot loader), PCR 7"]),
+            ([at(&[b"another"]), state.clone()], &["it is not known which: PCR 4 (boot loader), PCR 7"]),
         ] {
             let said = said(&then, Some(&log));
             assert!(expected.iter().all(|words| said.contains(words)), "{said}");
             assert!(said.contains("PCR 4") == expected.iter().any(|words| words.contains("PCR 4")), "{said}");
         }
         // Without a log it is only known whether nothing was measured then.
-        assert!(said(&[loader, at(&[b"db"])], None).contains("cannot be told which"));
+        assert!(said(&[loader, at(&[b"db"])], None).contains("it is not known which"));
         assert!(said(&[at(&[]), state], None).contains("PCR 4 (boot loader)"));
     }
 

@@ -116,7 +116,7 @@ fn back_up(editing: &Editing<'_>, new: &mut NewKey<'_>, file: &Path) -> claviger
     let at = |e: Error| e.at(editing.path());
     let key = alone(&new.key);
     let backup = editing.editor.back_up_under(&*editing.store, &editing.narrow(), &key).map_err(at)?;
-    // As whoever restores it will open it.
+    // The backup must open with the key alone, as after it is restored.
     let with = Unlock { credentials: &key, pim: None, ..editing.narrow() };
     let stored = MemoryStore::new(backup.bytes.clone());
     editing.editor.restore(&*editing.store, RestoreFrom::Backup(&stored), &with, true).map_err(at)?;

@@ -149,8 +149,8 @@ fn what_is_encrypted_where_it_lies_has_a_recovery_password() {
     }
 
     let Some((path, plain)) = file_system(&folder, "other") else { return };
-    let told = run([&encrypt[..7], &[&path]].concat()).succeeds().text();
-    let shown = told.lines().next().and_then(|line| line.strip_prefix("Recovery password: "));
+    let printed = run([&encrypt[..7], &[&path]].concat()).succeeds().text();
+    let shown = printed.lines().next().and_then(|line| line.strip_prefix("Recovery password: "));
     let read = run_with(shown.expect("it comes first").as_bytes(), ["cat", "--password-file", "-", &path]).succeeds();
     assert!(read.out.starts_with(&plain));
 }

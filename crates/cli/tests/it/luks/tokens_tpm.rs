@@ -405,7 +405,7 @@ fn after_an_update_a_keyslot_is_sealed_anew() {
         setting.opens_by_systemd(token, pin, "");
     }
 
-    // The options change what it is sealed with; whoever cannot open the volume seals nothing.
+    // The options change the policy. With a wrong password, nothing is sealed.
     setting.reseal(&["--tpm2-pcrs", "4", "--tpm2-without-pin"], &["2"]).succeeds();
     setting.update(7);
     setting.opens(2, &[]);
@@ -509,7 +509,7 @@ fn the_event_log_tells_what_changed() {
     let said = explain(&setting, 2);
     assert!(said.contains(off) && said.contains("claviger keyslot reseal") && !said.contains("PCR 4"), "{said}");
     // Without the log, and with another loader, nobody knows.
-    let both = "it cannot be told which: PCR 4 (boot loader), PCR 7 (Secure Boot state)";
+    let both = "it is not known which: PCR 4 (boot loader), PCR 7 (Secure Boot state)";
     setting.test(&["--token-only", "--slot", "1"]).fails(2, &[both]);
     setting.tpm.restart();
     start(&setting, &[(4, b"another loader"), (7, &state(0)), (7, b"db")]);

@@ -34,22 +34,22 @@ impl Page {
 
     /// The fields that neither the section about the verb nor that about all verbs names.
     #[track_caller]
-    fn lacks(&self, verb: &str, told: &Value) -> Vec<String> {
+    fn lacks(&self, verb: &str, reported: &Value) -> Vec<String> {
         let (own, common) = (self.section(verb), self.section("Fields that several verbs print"));
         let mut fields = Vec::new();
-        add_fields(told, &mut fields);
+        add_fields(reported, &mut fields);
         fields.retain(|field| ![own, common].iter().any(|part| part.contains(&format!("`{field}`"))));
         fields.iter().map(|field| format!("{verb}: {field}")).collect()
     }
 
     #[track_caller]
-    fn names(&self, verb: &str, told: &Value) {
-        assert_eq!(self.lacks(verb, told), [""; 0], "{told}");
+    fn names(&self, verb: &str, reported: &Value) {
+        assert_eq!(self.lacks(verb, reported), [""; 0], "{reported}");
     }
 }
 
-fn add_fields(told: &Value, fields: &mut Vec<String>) {
-    match told {
+fn add_fields(reported: &Value, fields: &mut Vec<String>) {
+    match reported {
         Value::Object(members) => {
             for (name, value) in members.iter().filter(|(name, _)| *name != "json_version") {
                 fields.push(
@@ -67,11 +67,11 @@ fn add_fields(told: &Value, fields: &mut Vec<String>) {
 
 /// Runs the verb with --json. Each of its objects has the version.
 #[track_caller]
-fn told(args: &[String]) -> Value {
-    let told = run(args.iter().map(String::as_str).chain(["--json"])).json();
-    let objects = told.as_array().map_or(vec![&told], |list| list.iter().collect());
-    assert!(objects.iter().all(|object| object["json_version"] == 1), "{args:?}: {told}");
-    told
+fn reported(args: &[String]) -> Value {
+    let reported = run(args.iter().map(String::as_str).chain(["--json"])).json();
+    let objects = reported.as_array().map_or(vec![&reported], |list| list.iter().collect());
+    assert!(objects.iter().all(|object| object["json_version"] == 1), "{args:?}: {reported}");
+    reported
 }
 
 #[test]
@@ -90,56 +90,56 @@ fn the_page_names_every_field() {
         args.iter().copied().chain(["--password-file", pw]).chain(more.iter().copied()).map(str::to_owned).collect()
     };
     let mut lacks = BTreeSet::new();
-    let mut told = |verb: &str, args: Vec<String>| lacks.extend(page.lacks(verb, &told(&args)));
+    let mut reported = |verb: &str, args: Vec<String>| lacks.extend(page.lacks(verb, &reported(&args)));
 
     let keys = ["--recovery-password-file", &recovery, "--startup-key", &folder.str("."), &bl];
-    told("create", with(&["create", "--quick", "--format", "BitLocker", "--size", "2M"], &keys));
-    told("create", with(&["create", "--quick", "--format", "plain", "--size", "1M"], &[&plain]));
-    told("create", with(&["create", "--format", "eCryptfs"], &[&private]));
-    told("create", with(&["create", "--format", "eCryptfs", "--home"], &[&home]));
-    told("create", vec!["create".into(), "--list".into()]);
-    told("identify", vec!["identify".into(), luks.clone(), tc.clone(), bl.clone(), private.clone()]);
+    reported("create", with(&["create", "--quick", "--format", "BitLocker", "--size", "2M"], &keys));
+    reported("create", with(&["create", "--quick", "--format", "plain", "--size", "1M"], &[&plain]));
+    reported("create", with(&["create", "--format", "eCryptfs"], &[&private]));
+    reported("create", with(&["create", "--format", "eCryptfs", "--home"], &[&home]));
+    reported("create", vec!["create".into(), "--list".into()]);
+    reported("identify", vec!["identify".into(), luks.clone(), tc.clone(), bl.clone(), private.clone()]);
     for volume in [&luks, &bl, &tc] {
-        told("info", with(&["info"], &[volume]));
-        told("explain", with(&["explain"], &[volume]));
-        told("verify", with(&["verify"], &[volume]));
+        reported("info", with(&["info"], &[volume]));
+        reported("explain", with(&["explain"], &[volume]));
+        reported("verify", with(&["verify"], &[volume]));
     }
     for verb in ["info", "explain", "verify"] {
-        told(verb, with(&[verb, "--format", "eCryptfs"], &[&home_folder]));
+        reported(verb, with(&[verb, "--format", "eCryptfs"], &[&home_folder]));
     }
-    told("verify", with(&["verify", "--deniability"], &[&tc]));
-    told("header", vec!["header".into(), "show".into(), bl.clone()]);
-    told("header", vec!["header".into(), "backup".into(), luks.clone(), at("saved")]);
-    told("header", with(&["header", "restore", "--yes"], &["--from", &at("saved"), &luks]));
-    told("header", vec!["header".into(), "repair".into(), "--yes".into(), luks.clone()]);
-    told("header", ["header", "set", "--label", "x", &luks].map(str::to_owned).to_vec());
-    told("keyslot", ["keyslot", "list", &bl].map(str::to_owned).to_vec());
+    reported("verify", with(&["verify", "--deniability"], &[&tc]));
+    reported("header", vec!["header".into(), "show".into(), bl.clone()]);
+    reported("header", vec!["header".into(), "backup".into(), luks.clone(), at("saved")]);
+    reported("header", with(&["header", "restore", "--yes"], &["--from", &at("saved"), &luks]));
+    reported("header", vec!["header".into(), "repair".into(), "--yes".into(), luks.clone()]);
+    reported("header", ["header", "set", "--label", "x", &luks].map(str::to_owned).to_vec());
+    reported("keyslot", ["keyslot", "list", &bl].map(str::to_owned).to_vec());
     let new = ["--new-password-file", &*other];
-    told("keyslot", with(&["keyslot", "add"], &[&new[..], &quick, &[&luks]].concat()));
-    told("keyslot", with(&["keyslot", "test"], &[&luks]));
-    told("keyslot", with(&["keyslot", "kill", "--yes"], &[&luks, "1"]));
-    told("keyslot", with(&["keyslot", "recovery"], &["--output", &again, &bl]));
-    told("keyslot", with(&["keyslot", "suspend"], &[&bl]));
+    reported("keyslot", with(&["keyslot", "add"], &[&new[..], &quick, &[&luks]].concat()));
+    reported("keyslot", with(&["keyslot", "test"], &[&luks]));
+    reported("keyslot", with(&["keyslot", "kill", "--yes"], &[&luks, "1"]));
+    reported("keyslot", with(&["keyslot", "recovery"], &["--output", &again, &bl]));
+    reported("keyslot", with(&["keyslot", "suspend"], &[&bl]));
     let (keys, header) = (at("keys"), at("backup"));
     let full = folder.volume("w.tc", "1M", &["--filesystem", "fat"]);
-    told("recovery", with(&["recovery", "make", "--shares", "2:3"], &["--output", &keys, &luks]));
-    told("recovery", with(&["recovery", "replace", "--yes"], &["--output", &at("key2"), &luks]));
-    told("recovery", with(&["recovery", "make"], &["--backup", &header, "--output", &at("key3"), &full]));
-    told("recovery", with(&["recovery", "show"], &["--output", &at("shown"), &home_folder]));
+    reported("recovery", with(&["recovery", "make", "--shares", "2:3"], &["--output", &keys, &luks]));
+    reported("recovery", with(&["recovery", "replace", "--yes"], &["--output", &at("key2"), &luks]));
+    reported("recovery", with(&["recovery", "make"], &["--backup", &header, "--output", &at("key3"), &full]));
+    reported("recovery", with(&["recovery", "show"], &["--output", &at("shown"), &home_folder]));
     let check = ["recovery", "check", "--backup", &header, "--password-file", &at("key3"), &full];
-    told("recovery", check.map(str::to_owned).to_vec());
-    told("token", ["token", "list", &luks].map(str::to_owned).to_vec());
-    told("keyfile", vec!["keyfile".into(), at("key")]);
-    told("keyfile", with(&["keyfile", "--efs", "--name", "me"], &[&at("me.pfx")]));
-    told("change", with(&["change"], &["--new-password-file", pw, &tc]));
-    told("change", with(&["change", "--format", "eCryptfs"], &["--new-password-file", pw, &home_folder]));
-    told("convert", with(&["convert", "--raw"], &[&tc, &copy]));
-    told("resize", with(&["resize", "--yes", "--quick", "--size", "2M"], &[&tc]));
-    told("reencrypt", with(&["reencrypt", "--yes"], &[&luks]));
-    told("benchmark", "benchmark --cipher AES --buffer 4096 --repeats 1".split(' ').map(str::to_owned).collect());
-    told("lab", ["lab", "list"].map(str::to_owned).to_vec());
-    told("list", vec!["list".into()]);
-    told("unmount", vec!["unmount".into(), "--all".into()]);
+    reported("recovery", check.map(str::to_owned).to_vec());
+    reported("token", ["token", "list", &luks].map(str::to_owned).to_vec());
+    reported("keyfile", vec!["keyfile".into(), at("key")]);
+    reported("keyfile", with(&["keyfile", "--efs", "--name", "me"], &[&at("me.pfx")]));
+    reported("change", with(&["change"], &["--new-password-file", pw, &tc]));
+    reported("change", with(&["change", "--format", "eCryptfs"], &["--new-password-file", pw, &home_folder]));
+    reported("convert", with(&["convert", "--raw"], &[&tc, &copy]));
+    reported("resize", with(&["resize", "--yes", "--quick", "--size", "2M"], &[&tc]));
+    reported("reencrypt", with(&["reencrypt", "--yes"], &[&luks]));
+    reported("benchmark", "benchmark --cipher AES --buffer 4096 --repeats 1".split(' ').map(str::to_owned).collect());
+    reported("lab", ["lab", "list"].map(str::to_owned).to_vec());
+    reported("list", vec!["list".into()]);
+    reported("unmount", vec!["unmount".into(), "--all".into()]);
     let mut serve = Command::new("timeout");
     serve.args(["-s", "INT", "3", env!("CARGO_BIN_EXE_claviger"), "serve", "--json", "--password-file", pw, &tc]);
     let serving = done(serve.output().expect("it starts")).json();
@@ -169,18 +169,18 @@ fn names_that_are_not_text_are_given_as_bytes() {
         };
         args.extend(more.iter().map(OsStr::new));
         args.extend((!more.is_empty()).then_some(OsStr::new(&folder.password)));
-        let told = run(args).succeeds().json();
-        let one = told.as_array().map_or(&told, |list| &list[0]);
-        assert_eq!(by_hex(&one["path_bytes"]), volume, "{verb}: {told}");
+        let reported = run(args).succeeds().json();
+        let one = reported.as_array().map_or(&reported, |list| &list[0]);
+        assert_eq!(by_hex(&one["path_bytes"]), volume, "{verb}: {reported}");
     }
     fs::write(folder.path("v.tc"), "x").expect("a file");
     for verb in ["ls", "tree"] {
-        let told = run([verb, "--format", "clear", "--json", &folder.str(".")]).succeeds().json();
-        page.names(verb, &told);
-        let entries = told["entries"].as_array().expect("a list");
+        let reported = run([verb, "--format", "clear", "--json", &folder.str(".")]).succeeds().json();
+        page.names(verb, &reported);
+        let entries = reported["entries"].as_array().expect("a list");
         let named: Vec<_> = entries.iter().filter(|entry| entry["name_bytes"].is_string()).collect();
-        assert!(named.len() == 1 && by_hex(&named[0]["name_bytes"]).as_os_str() == name, "{told}");
-        assert!(entries.len() > 1, "the others are text: {told}");
+        assert!(named.len() == 1 && by_hex(&named[0]["name_bytes"]).as_os_str() == name, "{reported}");
+        assert!(entries.len() > 1, "the others are text: {reported}");
     }
     let new = folder.str("new");
     fs::create_dir(&new).expect("a folder");
@@ -202,9 +202,9 @@ fn the_page_names_what_mounted_volumes_tell() {
         ("unlock", [&["unlock", "--json"], &password[..], &[&dir]].concat()),
         ("unmount", vec!["unmount", "--json", &dir]),
     ] {
-        let told = place.run(&args).succeeds().json();
-        assert_eq!(told["json_version"], 1, "{told}");
-        page.names(verb, &told);
+        let reported = place.run(&args).succeeds().json();
+        assert_eq!(reported["json_version"], 1, "{reported}");
+        page.names(verb, &reported);
     }
 }
 
@@ -213,9 +213,12 @@ fn what_to_try_is_a_field_of_its_own() {
     let folder = Folder::new();
     let volume = folder.volume("v.tc", "1M", &[]);
     let create = ["create", "--json", "--size", "1M", "--password-file", &folder.password, &volume];
-    let told: Value = serde_json::from_str(&run(create).fails(1, &["--force"]).err).expect("one object");
-    assert_eq!(told["json_version"], 1);
-    assert_eq!(told["error"]["hint"], "To replace it, add --force.");
-    assert!(told["error"]["message"].as_str().is_some_and(|message| message.contains("already exists")), "{told}");
-    assert!(!told["error"]["message"].as_str().is_some_and(|message| message.contains("--force")), "{told}");
+    let reported: Value = serde_json::from_str(&run(create).fails(1, &["--force"]).err).expect("one object");
+    assert_eq!(reported["json_version"], 1);
+    assert_eq!(reported["error"]["hint"], "To replace it, add --force.");
+    assert!(
+        reported["error"]["message"].as_str().is_some_and(|message| message.contains("already exists")),
+        "{reported}"
+    );
+    assert!(!reported["error"]["message"].as_str().is_some_and(|message| message.contains("--force")), "{reported}");
 }

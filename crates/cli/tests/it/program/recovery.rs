@@ -145,8 +145,8 @@ fn bitlocker_has_one_that_other_programs_open_it_with() {
     run(["recovery", "check", password[0], password[1], &volume]).fails(2, &["not a recovery key"]);
     fs::write(folder.path("windows"), as_windows_saves(&text(&first))).expect("a file");
     run(["recovery", "check", "--password-file", &folder.str("windows"), &volume]).succeeds();
-    let told = run(["recovery", "show", password[0], password[1], &volume]).succeeds().text();
-    assert!(told.contains(text(&first).trim()), "{told}");
+    let printed = run(["recovery", "show", password[0], password[1], &volume]).succeeds().text();
+    assert!(printed.contains(text(&first).trim()), "{printed}");
     run(["recovery", "show", "--output", &shown, "--password-file", &first, &volume]).succeeds();
     run(["recovery", "check", "--password-file", &shown, &volume]).succeeds();
     run(["recovery", "replace", "--output", &second, password[0], password[1], &volume]).fails(1, &["--yes"]);
@@ -214,9 +214,9 @@ fn an_ecryptfs_folder_shows_its_mount_passphrase() {
     run(["create", "--format", "eCryptfs", "--home", "--password-file", &folder.password, &home]).succeeds();
     let lower = format!("{home}/.Private");
     let file = folder.str("shown");
-    let told = run(["recovery", "show", "--password-file", &folder.password, &lower]).succeeds().text();
-    let passphrase = told.trim_end().rsplit(' ').next().expect("a word").to_owned();
-    assert_eq!(passphrase.len(), 32, "{told}");
+    let printed = run(["recovery", "show", "--password-file", &folder.password, &lower]).succeeds().text();
+    let passphrase = printed.trim_end().rsplit(' ').next().expect("a word").to_owned();
+    assert_eq!(passphrase.len(), 32, "{printed}");
     run(["recovery", "show", "--output", &file, "--password-file", &folder.password, &lower]).succeeds();
     assert!(only_mine(&file) && text(&file).contains(&passphrase));
     let check = ["recovery", "check", "--password-file", "-", &lower];
@@ -293,19 +293,19 @@ fn a_terminal_shows_the_key_once_and_its_code() {
     let folder = Folder::new();
     let volume = folder.luks2("disk.luks");
     let steps = json!([typed("Password: ", PASSWORD)].concat());
-    let Some((told, code, _)) = on_terminal(steps, &["recovery", "make", "--qr", &volume]) else { return };
-    assert_eq!(code, 0, "{told}");
-    assert!(told.contains("█▀▀▀▀▀█") || told.contains("█ ▄▄▄▄▄ █"), "{told}");
-    let key = told.lines().find(|line| line.split('-').count() == 8).expect("a key").to_owned();
+    let Some((printed, code, _)) = on_terminal(steps, &["recovery", "make", "--qr", &volume]) else { return };
+    assert_eq!(code, 0, "{printed}");
+    assert!(printed.contains("█▀▀▀▀▀█") || printed.contains("█ ▄▄▄▄▄ █"), "{printed}");
+    let key = printed.lines().find(|line| line.split('-').count() == 8).expect("a key").to_owned();
     // The question is its own.
     let steps = json!([typed("Recovery key: ", &key)].concat());
-    let (told, code, _) = on_terminal(steps, &["recovery", "check", &volume]).expect("a terminal");
-    assert!(code == 0 && told.contains("the recovery key works: it opens keyslot 1"), "{told}");
+    let (printed, code, _) = on_terminal(steps, &["recovery", "check", &volume]).expect("a terminal");
+    assert!(code == 0 && printed.contains("the recovery key works: it opens keyslot 1"), "{printed}");
     let replace = ["recovery", "replace", "--shares", "2:3", &volume];
     let steps =
         json!([typed("Password: ", PASSWORD), vec![json!({"expect": "[y/N] "}), json!({"send": "y\n"})]].concat());
-    let (told, code, _) = on_terminal(steps, &replace).expect("a terminal");
-    assert!(code == 0 && told.contains("which was in keyslot 1, no longer works"), "{told}");
-    let joined = run_with(told.as_bytes(), ["recovery", "join", "-"]).succeeds();
+    let (printed, code, _) = on_terminal(steps, &replace).expect("a terminal");
+    assert!(code == 0 && printed.contains("which was in keyslot 1, no longer works"), "{printed}");
+    let joined = run_with(printed.as_bytes(), ["recovery", "join", "-"]).succeeds();
     run_with(&joined.out, ["recovery", "check", "--password-file", "-", &volume]).succeeds();
 }

@@ -49,11 +49,11 @@ fn nobody_is_told_to_create_a_file_system_over_another() {
     let (empty, full) = (place.folder.luks2("empty"), place.folder.str("full"));
     let create = ["create", "--format", "LUKS2", "--quick", "--size", "20M", "--filesystem", "fat"];
     place.run(create.into_iter().chain(["--password-file", &place.folder.password, &full])).succeeds();
-    for (volume, told) in [(&empty, true), (&full, false)] {
-        let dir = place.dir(&format!("{told}"));
+    for (volume, hinted) in [(&empty, true), (&full, false)] {
+        let dir = place.dir(&format!("{hinted}"));
         let mount = ["mount", "--filesystem", "none", "--password-file", &place.folder.password, volume, &dir];
         let text = place.run(mount).succeeds().text();
-        assert_eq!(text.contains("mkfs.ext4 -b 4096"), told, "{text}");
+        assert_eq!(text.contains("mkfs.ext4 -b 4096"), hinted, "{text}");
         place.unmount(&dir).succeeds();
     }
 }
