@@ -46,6 +46,17 @@ impl Secret {
         secret
     }
 
+    /// The bytes of all parts, one after the other. The caller wipes the originals.
+    pub fn concat(parts: &[&[u8]]) -> Self {
+        let mut secret = Self::zeroed(parts.iter().map(|part| part.len()).sum());
+        let mut at = 0;
+        for part in parts {
+            secret[at..][..part.len()].copy_from_slice(part);
+            at += part.len();
+        }
+        secret
+    }
+
     /// Compares in a time that only depends on the lengths.
     pub fn same_as(&self, other: &[u8]) -> bool {
         self.ct_eq(other).into()

@@ -8,6 +8,9 @@ pub const BETWEEN: u8 = b'-';
 /// Stands for any other character that no key has.
 pub const OTHER: u8 = b'?';
 
+/// The numbers of a key's groups, in words: each kind of recovery key with several has eight.
+pub const ORDINALS: [&str; 8] = ["first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth"];
+
 /// Returns the text with one byte for each relevant character: digits, lower-case letters, [`BETWEEN`] and [`OTHER`].
 pub fn simplified(typed: &[u8]) -> Secret {
     let mut text = Secret::zeroed(typed.len());

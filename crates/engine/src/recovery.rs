@@ -96,32 +96,16 @@ fn number_of(key: &[u8]) -> Result<(u8, Secret)> {
 /// Writes a share.
 fn line(kind: u8, number: u32, threshold: u32, set: &[u8], value: &[u8]) -> Secret {
     let head = format!("claviger-share-1-{}-{number}-{threshold}", char::from(kind));
-    let (set, value) = (letters::in_groups(set), letters::in_groups(value));
-    let body = joined(&[head.as_bytes(), &set, &value]);
-    let check = check(&body);
-    joined(&[&body, &check])
-}
-
-/// The parts with hyphens between them.
-fn joined(parts: &[&[u8]]) -> Secret {
-    let mut text = Secret::zeroed(parts.iter().map(|part| part.len() + 1).sum::<usize>() - 1);
-    let mut at = 0;
-    for part in parts {
-        if at > 0 {
-            text[at] = b'-';
-            at += 1;
-        }
-        text[at..at + part.len()].copy_from_slice(part);
-        at += part.len();
-    }
-    text
+    let (set, value) = (letters::text(set), letters::text(value));
+    let body = Secret::concat(&[head.as_bytes(), b"-", &set, b"-", &value]);
+    Secret::concat(&[&body, b"-", &check(&body)])
 }
 
 /// The letters that reveal a typing error in a share.
 fn check(body: &[u8]) -> Secret {
     let mut sum = Secret::zeroed(hash::SHA256.size);
     hash::SHA256.digest(&[body], &mut sum);
-    letters::in_groups(&sum[..SHORT / 2])
+    letters::text(&sum[..SHORT / 2])
 }
 
 /// A share that was read.

@@ -70,14 +70,14 @@ impl Fido2Args {
         match &mut possible[..] {
             [] => Err(failed.unwrap_or_else(fido2::not_enrolled)),
             [key] => {
+                let with_pin =
+                    |key: &mut Fido2Key| key.secret(token, Some(self.pin()?)).inspect_err(|e| self.note_refusal(e));
                 if key.needs_pin(token) {
-                    return key.secret(token, Some(self.pin()?)).inspect_err(|e| self.note_refusal(e));
+                    return with_pin(key);
                 }
-                // systemd 248 did not record whether the PIN is needed.
                 match key.secret(token, None) {
-                    Err(e) if fido2::demands_pin(&e) && key.has_pin() => {
-                        key.secret(token, Some(self.pin()?)).inspect_err(|e| self.note_refusal(e))
-                    }
+                    // systemd 248 did not record whether the PIN is needed.
+                    Err(e) if fido2::demands_pin(&e) && key.has_pin() => with_pin(key),
                     computed => computed,
                 }
             }
@@ -128,11 +128,11 @@ impl Fido2Args {
         if let Some(refusal) = self.refusal.get() {
             return Err(ErrorKind::WrongCredential(refusal.clone()).into());
         }
-        if self.known_pin.get().is_none() {
-            let pin = tokens::pin(&tokens::FIDO2_PIN, self.fido2_pin_file.as_deref())?;
-            let _ = self.known_pin.set(pin);
+        if let Some(pin) = self.known_pin.get() {
+            return Ok(pin);
         }
-        Ok(self.known_pin.get().expect("it was just set"))
+        let pin = tokens::pin(&tokens::FIDO2_PIN, self.fido2_pin_file.as_deref())?;
+        Ok(self.known_pin.get_or_init(|| pin))
     }
 }
 

@@ -49,18 +49,7 @@ fn written(path: &Path, bytes: &[u8]) -> io::Result<File> {
 
 /// The content of a text file with one line.
 pub fn line(text: &Secret) -> Secret {
-    joined(&[text, b"\n"])
-}
-
-/// A text of these parts.
-pub fn joined(parts: &[&[u8]]) -> Secret {
-    let mut text = Secret::zeroed(parts.iter().map(|part| part.len()).sum());
-    let mut at = 0;
-    for part in parts {
-        text[at..at + part.len()].copy_from_slice(part);
-        at += part.len();
-    }
-    text
+    Secret::concat(&[text, b"\n"])
 }
 
 /// Removes the file unless another has taken its place.

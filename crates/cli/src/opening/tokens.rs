@@ -107,8 +107,7 @@ impl TokenArgs {
     pub fn given(&self) -> bool {
         let Self { tpm2_pin_file, tpm2_signature, tpm2_event_log, fido2, .. } = self;
         let files = [tpm2_pin_file, tpm2_signature, tpm2_event_log, &fido2.fido2_pin_file];
-        let devices = self.tpm2_device.is_some() || fido2.fido2_device.is_some() || !self.tang.is_empty();
-        self.token_only || devices || files.into_iter().any(Option::is_some)
+        self.token_only || self.first() || files.into_iter().any(Option::is_some)
     }
 
     /// Whether only a token may open the volume.

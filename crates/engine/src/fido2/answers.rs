@@ -2,7 +2,7 @@
 
 use std::io;
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind};
 
 pub const NO_CREDENTIALS: u8 = 0x2e;
 
@@ -79,8 +79,8 @@ pub fn demands_pin(error: &Error) -> bool {
     matches!(&error.kind, ErrorKind::Misuse(what) if what == PIN_DEMANDED)
 }
 
-pub fn is_wrong_pin<T>(answer: &Result<T>) -> bool {
-    matches!(answer, Err(Error { kind: ErrorKind::WrongCredential(what), .. }) if what == WRONG_PIN)
+pub fn is_wrong_pin(error: &Error) -> bool {
+    matches!(&error.kind, ErrorKind::WrongCredential(what) if what == WRONG_PIN)
 }
 
 /// The error for a wrong PIN, with the number of tries left, if it is known.

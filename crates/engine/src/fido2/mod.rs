@@ -16,10 +16,11 @@ use minicbor::{Decoder, Encoder};
 use self::answers::failure;
 pub use self::answers::{demands_pin, is_not_enrolled, is_pin_refusal, not_enrolled};
 use self::pin::{PinProtocol, SharedSecret};
-pub use self::token::{Fido2Token, TOKEN, passphrase};
+pub use self::token::{Fido2Token, TOKEN};
 pub use self::transport::{Fido2Address, Fido2Transport};
 use crate::error::{Error, ErrorKind, Result};
 use crate::random;
+pub use crate::random::as_passphrase as passphrase;
 
 // Section 6, the commands.
 const MAKE_CREDENTIAL: u8 = 0x01;
@@ -74,10 +75,10 @@ pub struct Fido2Key {
 /// What a key can do and is set up for (section 6.4, `options`).
 #[derive(Default)]
 struct Options {
-    /// Whether it has a PIN; `None` if it cannot have one.
-    pin: Option<bool>,
-    /// Whether it recognises a user; `None` if it cannot.
-    verification: Option<bool>,
+    /// Whether it has a PIN.
+    pin: bool,
+    /// Whether it can recognise its user, and is set up for that.
+    verification: bool,
     /// Whether it cannot be touched.
     untouchable: bool,
     /// Whether its PIN's tokens have permissions.
@@ -112,7 +113,7 @@ impl Fido2Key {
 
     /// Whether it has a PIN.
     pub fn has_pin(&self) -> bool {
-        self.options.pin == Some(true)
+        self.options.pin
     }
 
     /// Whether the secret for this token takes its PIN.
@@ -126,7 +127,7 @@ impl Fido2Key {
     /// `Io`, `Malformed`.
     pub fn retries(&mut self) -> Result<u64> {
         let answer = self.client_pin(GET_RETRIES, 2, |_| Ok(()))?;
-        number(&answer, 3)
+        value(&answer, 3, |retries| retries.u64())
     }
 
     /// Makes a credential and a salt, and returns the secret for them, like [`Fido2Key::secret`].
@@ -142,7 +143,7 @@ impl Fido2Key {
         if conditions.pin && !self.has_pin() {
             return Err(Error::misuse("this FIDO2 key has no PIN").hint("To set one: fido2-token -S DEVICE"));
         }
-        if conditions.verification && self.options.verification != Some(true) {
+        if conditions.verification && !self.options.verification {
             return Err(Error::misuse("this FIDO2 key does not recognise its user")
                 .hint("Enroll a fingerprint in the key first, or omit --fido2-with-verification."));
         }
@@ -242,10 +243,10 @@ impl Fido2Key {
             }
             Ok(())
         });
-        if answers::is_wrong_pin(&answer) {
-            return Err(answers::wrong_pin(self.retries().ok()));
-        }
-        let answer = answer?;
+        let answer = match answer {
+            Err(e) if answers::is_wrong_pin(&e) => return Err(answers::wrong_pin(self.retries().ok())),
+            answer => answer?,
+        };
         let token = shared.decrypt(&bytes(&answer, 2)?).filter(|token| token.len() >= 16);
         let token = token.ok_or_else(|| odd("the token for its PIN has the wrong length"))?;
         Ok(self.protocol.mac(&token, &CLIENT_DATA_HASH))
@@ -253,14 +254,7 @@ impl Fido2Key {
 
     fn agree(&mut self) -> Result<SharedSecret> {
         let answer = self.client_pin(GET_KEY_AGREEMENT, 2, |_| Ok(()))?;
-        let mut fields = Fields::of(&answer)?;
-        while let Some(field) = fields.next()? {
-            if field == 1 {
-                return SharedSecret::agree(self.protocol, &pin::public(&mut fields.decoder)?);
-            }
-            fields.decoder.skip().map_err(malformed)?;
-        }
-        Err(odd("it has no key for the exchange"))
+        SharedSecret::agree(self.protocol, &value(&answer, 1, pin::coordinates)?)
     }
 
     /// `fields` counts also the protocol and the subcommand.
@@ -286,8 +280,8 @@ impl Options {
             let name = value.str()?;
             let set = value.bool()?;
             match name {
-                "clientPin" => options.pin = Some(set),
-                "uv" => options.verification = Some(set),
+                "clientPin" => options.pin = set,
+                "uv" => options.verification = set,
                 "up" => options.untouchable = !set,
                 "pinUvAuthToken" => options.permissions = set,
                 _ => {}
@@ -409,10 +403,6 @@ fn body(answer: &[u8]) -> Result<&[u8]> {
 
 fn bytes(answer: &[u8], wanted: u64) -> Result<Vec<u8>> {
     value(answer, wanted, |value| Ok(value.bytes()?.to_vec()))
-}
-
-fn number(answer: &[u8], wanted: u64) -> Result<u64> {
-    value(answer, wanted, |value| value.u64())
 }
 
 fn value<T>(answer: &[u8], wanted: u64, read: impl FnOnce(&mut Decoder<'_>) -> Decoded<T>) -> Result<T> {

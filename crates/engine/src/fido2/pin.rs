@@ -10,7 +10,7 @@ use minicbor::Decoder;
 use unicode_normalization::UnicodeNormalization;
 use zeroize::Zeroizing;
 
-use super::{Cbor, Decoded, Written, definite, malformed, odd};
+use super::{Cbor, Decoded, Written, definite, odd};
 use crate::error::{Error, Result};
 use crate::random;
 
@@ -46,10 +46,11 @@ pub struct SharedSecret {
 }
 
 impl SharedSecret {
-    /// Agrees with a key that has this public key.
-    pub fn agree(protocol: PinProtocol, theirs: &Point) -> Result<Self> {
+    /// Agrees with a key whose public key has these coordinates.
+    pub fn agree(protocol: PinProtocol, [x, y]: &[Vec<u8>; 2]) -> Result<Self> {
         let own = scalar(Curve::P256, random::fill)?;
-        Self::of(protocol, &own, theirs).ok_or_else(|| odd("its public key is not a point"))
+        let theirs = Point::new(Curve::P256, x, y);
+        theirs.and_then(|theirs| Self::of(protocol, &own, &theirs)).ok_or_else(|| odd("its public key is not a point"))
     }
 
     /// `own` is this program's private key.
@@ -120,21 +121,17 @@ impl SharedSecret {
     }
 }
 
-/// Reads a key's public key.
-pub fn public(value: &mut Decoder<'_>) -> Result<Point> {
-    fn coordinates(value: &mut Decoder<'_>) -> Decoded<[Vec<u8>; 2]> {
-        let mut coordinates = [Vec::new(), Vec::new()];
-        for _ in 0..definite(value.map()?)? {
-            match value.i64()? {
-                -2 => coordinates[0] = value.bytes()?.to_vec(),
-                -3 => coordinates[1] = value.bytes()?.to_vec(),
-                _ => value.skip()?,
-            }
+/// Reads the coordinates of a key's public key.
+pub fn coordinates(value: &mut Decoder<'_>) -> Decoded<[Vec<u8>; 2]> {
+    let mut coordinates = [Vec::new(), Vec::new()];
+    for _ in 0..definite(value.map()?)? {
+        match value.i64()? {
+            -2 => coordinates[0] = value.bytes()?.to_vec(),
+            -3 => coordinates[1] = value.bytes()?.to_vec(),
+            _ => value.skip()?,
         }
-        Ok(coordinates)
     }
-    let [x, y] = coordinates(value).map_err(malformed)?;
-    Point::new(Curve::P256, &x, &y).ok_or_else(|| odd("its public key is not a point"))
+    Ok(coordinates)
 }
 
 /// The part of a PIN's hash that a key compares.

@@ -3,7 +3,6 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use claviger_crypto::Secret;
 use serde_json::{Map, Value, json};
 
 use super::{CLIENT_DATA_HASH, Cbor, Fido2Conditions, SECRET, Written};
@@ -86,11 +85,6 @@ impl Fido2Token {
         e.u8(3)?.array(1)?.map(2)?.str("id")?.bytes(&self.credential)?.str("type")?.str("public-key")?;
         Ok(())
     }
-}
-
-/// The passphrase of a keyslot: the secret as text.
-pub fn passphrase(secret: &[u8]) -> Secret {
-    Secret::from_vec(STANDARD.encode(secret).into_bytes())
 }
 
 fn malformed(field: &'static str, what: &str) -> Error {

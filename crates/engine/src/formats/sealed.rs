@@ -3,15 +3,11 @@
 
 use std::sync::Arc;
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
-use claviger_crypto::Secret;
-
 use super::bitlocker::SealedMasterKey;
 use crate::credential::Credential;
 use crate::error::Result;
 use crate::private_keys::{PrivateKey, not_for_this_key};
-use crate::{clevis, fido2, tpm2};
+use crate::{clevis, fido2, random, tpm2};
 
 /// A sealed passphrase.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,10 +70,7 @@ impl Sealed {
         let mut error = not_for_this_key();
         for key in keys {
             match key.decrypt(ciphertext) {
-                Ok(plain) => {
-                    let text = STANDARD.encode(&*plain).into_bytes();
-                    return Ok(Credential::Passphrase(Secret::from_vec(text)));
-                }
+                Ok(plain) => return Ok(Credential::Passphrase(random::as_passphrase(&plain))),
                 Err(e) => error = e,
             }
         }

@@ -21,7 +21,12 @@ pub fn fill(bytes: &mut [u8]) -> Result<()> {
 /// # Errors
 /// `Io` if the system has none.
 pub(crate) fn passphrase() -> Result<Secret> {
-    Ok(Secret::from_vec(STANDARD.encode(&*secret(32)?).into_bytes()))
+    Ok(as_passphrase(&secret(32)?))
+}
+
+/// The passphrase that systemd makes of a secret: its Base64.
+pub fn as_passphrase(secret: &[u8]) -> Secret {
+    Secret::from_vec(STANDARD.encode(secret).into_bytes())
 }
 
 /// A secret of `len` random bytes.

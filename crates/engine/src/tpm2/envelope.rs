@@ -47,7 +47,7 @@ impl Envelope {
         let secret = random::secret(SECRET)?;
         let (parent, policy) = (Parent::Ecc, Policy { pin: pin.is_some(), ..policy });
         let (blob, digest) = tpm.seal(&parent, &secret, &policy, &pin.map_or_else(Pin::none, Pin::hashed))?;
-        Ok((Self { parent, blob, policy, digest: Some(digest), salt: None }, text(&secret)))
+        Ok((Self { parent, blob, policy, digest: Some(digest), salt: None }, random::as_passphrase(&secret)))
     }
 
     /// Unseals the passphrase. `pin` is required if the policy demands one.
@@ -62,11 +62,11 @@ impl Envelope {
             (true, Some(pin), Some(salt)) => {
                 let mut salted = Secret::zeroed(32);
                 SHA256.pbkdf2(pin, salt, ITERATIONS, &mut salted, &|| true);
-                Pin::hashed(&text(&salted))
+                Pin::hashed(&random::as_passphrase(&salted))
             }
         };
         let secret = tpm.unseal(&self.parent, &self.blob, &self.policy, self.digest.as_deref(), &pin);
-        Ok(text(&secret.map_err(with_command)?))
+        Ok(random::as_passphrase(&secret.map_err(with_command)?))
     }
 
     /// Checks without a PIN that the PCRs are as when it was sealed.
@@ -179,11 +179,6 @@ impl Signed {
         let (modulus, fingerprint) = (key.modulus().to_vec(), rsa_fingerprint(&key));
         Ok(Self { pcrs, modulus, exponent, fingerprint, pem, signatures: Vec::new() })
     }
-}
-
-/// Encodes a secret as a passphrase, like systemd.
-fn text(secret: &[u8]) -> Secret {
-    Secret::from_vec(STANDARD.encode(secret).into_bytes())
 }
 
 /// Adds the advice to seal anew to errors whose hint ends with that.

@@ -46,8 +46,8 @@ impl<'a> SessionExchange<'a> {
     pub fn new(session: &'a TpmSession, auth: &[u8], proven: bool) -> Result<Self> {
         let mut nonce = [0; SIZE];
         random::fill(&mut nonce)?;
-        let value = joined(&session.key, auth);
-        let hmac_key = if proven { joined(&session.key, auth) } else { Secret::copy_from(&session.key) };
+        let value = Secret::concat(&[&session.key, auth]);
+        let hmac_key = if proven { Secret::concat(&[&session.key, auth]) } else { Secret::copy_from(&session.key) };
         Ok(Self { session, value, hmac_key, nonce })
     }
 
@@ -80,13 +80,6 @@ impl<'a> SessionExchange<'a> {
     pub fn decrypt(&self, nonce_tpm: &[u8], parameter: &mut [u8]) {
         cfb(&self.value, nonce_tpm, &self.nonce, parameter, false);
     }
-}
-
-fn joined(first: &[u8], second: &[u8]) -> Secret {
-    let mut joined = Secret::zeroed(first.len() + second.len());
-    joined[..first.len()].copy_from_slice(first);
-    joined[first.len()..].copy_from_slice(second);
-    joined
 }
 
 /// AES-128 in CFB mode, with key and vector derived from the session's value and both nonces.

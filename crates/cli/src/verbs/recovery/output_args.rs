@@ -140,7 +140,7 @@ impl NewKey<'_> {
                  FILE...\n\n",
                 number + 1
             );
-            new_file::joined(&[head.as_bytes(), share, b"\n"])
+            Secret::concat(&[head.as_bytes(), share, b"\n"])
         };
         self.shares.iter().enumerate().map(text).collect()
     }
@@ -161,7 +161,7 @@ impl NewKey<'_> {
         if self.args.output.is_none() {
             output::write(&mut stdout, b"\n")?;
             for text in self.texts() {
-                output::write(&mut stdout, &new_file::joined(&[&text, b"\n"]))?;
+                output::write(&mut stdout, &new_file::line(&text))?;
             }
             output::write(&mut stdout, b"It is not shown again. Write it down, and keep it somewhere else.\n")?;
         }

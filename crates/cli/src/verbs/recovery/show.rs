@@ -118,7 +118,7 @@ fn folder(args: &Args) -> anyhow::Result<()> {
          wrapped-passphrase and without the login password.\n\nMount passphrase:\n\n    ",
         output::printable(&path)
     );
-    args.print(path, ecryptfs::ECRYPTFS.name(), &new_file::joined(&[head.as_bytes(), &passphrase, b"\n"]), Vec::new())
+    args.print(path, ecryptfs::ECRYPTFS.name(), &Secret::concat(&[head.as_bytes(), &passphrase, b"\n"]), Vec::new())
 }
 
 impl Args {
@@ -144,7 +144,7 @@ fn recovery_text(path: &str, all: &[RecoveryPassword]) -> Secret {
         let head = format!("\nIdentifier:\n\n    {}\n\nRecovery password:\n\n    ", guid.to_uppercase());
         parts.extend([head.into_bytes().into(), Cow::Borrowed(&**password), Cow::Borrowed(&b"\n"[..])]);
     }
-    new_file::joined(&parts.iter().map(|part| &**part).collect::<Vec<_>>())
+    Secret::concat(&parts.iter().map(|part| &**part).collect::<Vec<_>>())
 }
 
 impl Report for Shown {

@@ -3,7 +3,7 @@
 
 use claviger_crypto::Secret;
 
-use crate::copied_text::{BETWEEN, OTHER, simplified};
+use crate::copied_text::{BETWEEN, ORDINALS, OTHER, simplified};
 use crate::error::Result;
 use crate::random;
 
@@ -132,8 +132,6 @@ fn with_letters(text: &[u8]) -> Option<String> {
     let number = groups.iter().position(|group| group.contains(&OTHER))?;
     Some(format!("the {} group is mistyped: it contains characters other than digits", ORDINALS[number]))
 }
-
-const ORDINALS: [&str; GROUPS] = ["first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth"];
 
 /// Returns a key of 16 bytes as text with hyphens.
 pub(crate) fn text(key: &Secret) -> Secret {

@@ -98,8 +98,8 @@ pub(super) fn change(store: &dyn Store, with: &Unlock<'_>, new: &NewCredential<'
         Error::misuse("the volume key does not identify a keyslot to change").hint("Use it to add a keyslot instead.")
     })?;
     // A recovery key that stays keeps its form. Otherwise, the keyslot is a password's now, unless that is a recovery key, too.
-    let stays = |_: &Secret| passphrase(with.credentials).is_ok_and(|old| Secret::copy_from(old).same_as(typed));
-    let recovery_key = recovery_key.filter(stays);
+    let stays = passphrase(with.credentials).is_ok_and(|old| Secret::copy_from(old).same_as(typed));
+    let recovery_key = recovery_key.filter(|_| stays);
     let passphrase = recovery_key.as_deref().unwrap_or(typed);
     if recovery::token(passphrase, number).is_none() {
         recovery::unmark(&mut change.metadata, number);

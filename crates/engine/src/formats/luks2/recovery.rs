@@ -6,7 +6,7 @@ use claviger_crypto::Secret;
 use serde_json::{Map, Value};
 
 use super::metadata::Metadata;
-use crate::copied_text::{BETWEEN, OTHER, simplified};
+use crate::copied_text::{BETWEEN, ORDINALS, OTHER, simplified};
 use crate::error::Result;
 use crate::random;
 
@@ -114,8 +114,6 @@ fn wrong_groups(groups: &[&[u8]]) -> Option<String> {
     (!wrong.is_empty()).then(|| wrong.join("; "))
 }
 
-const ORDINALS: [&str; GROUPS] = ["first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth"];
-
 /// Whether a token marks the keyslot as a recovery key's.
 pub fn is_marked(metadata: &Metadata, keyslot: u32) -> bool {
     let number = Value::String(keyslot.to_string());
@@ -152,13 +150,8 @@ pub fn fresh() -> Result<Secret> {
     Ok(text(&random::secret(LEN / 2)?))
 }
 
-/// Returns the canonical form of a key of 32 bytes.
-pub fn text(key: &[u8]) -> Secret {
-    in_groups(key)
-}
-
-/// Returns bytes as letters, two for each, in groups of eight.
-pub fn in_groups(bytes: &[u8]) -> Secret {
+/// Returns bytes as letters, two for each, in groups of eight: the canonical form of a key.
+pub fn text(bytes: &[u8]) -> Secret {
     let mut letters = Secret::zeroed(2 * bytes.len());
     for (pair, byte) in letters.chunks_exact_mut(2).zip(bytes) {
         pair.copy_from_slice(&[LETTERS[usize::from(byte >> 4)], LETTERS[usize::from(byte & 15)]]);

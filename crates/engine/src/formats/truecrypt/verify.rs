@@ -46,10 +46,9 @@ pub(super) fn verify(family: &Family, store: &dyn Store, with: &Unlock<'_>) -> R
         warnings.extend(to_repair(&copies));
     }
     for area in &areas {
-        let hidden_header = copies.iter().filter(|(position, _)| position.hidden);
-        let lost = hidden_header
-            .clone()
-            .any(|(position, copy)| position.backup == (area.name == AT_END) && copy.state == CopyState::NoHeader);
+        let lost = copies.iter().any(|(position, copy)| {
+            position.hidden && position.backup == (area.name == AT_END) && copy.state == CopyState::NoHeader
+        });
         warnings.extend(what_shows(area, lost).map(Warning::from));
     }
     let damaged = damaged || opened.data_end() > store.len() || shift != Shift::None;

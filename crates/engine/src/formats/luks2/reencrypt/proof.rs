@@ -121,14 +121,7 @@ fn material(metadata: &Metadata, keyslot: u32, keys: &VolumeKeys, version: u8) -
             None => return Err(wrong("segments", format!("none has the flag {flag}"))),
         }
     }
-    let parts = [&[0x76, 0x30 + version][..], keys.previous(), keys.last_if_other(), &state];
-    let mut all = Secret::zeroed(parts.iter().map(|part| part.len()).sum());
-    let mut at = 0;
-    for part in parts {
-        all[at..][..part.len()].copy_from_slice(part);
-        at += part.len();
-    }
-    Ok(all)
+    Ok(Secret::concat(&[&[0x76, 0x30 + version], keys.previous(), keys.last_if_other(), &state]))
 }
 
 fn put_keyslot(out: &mut Vec<u8>, slot: &Keyslot) -> Result<()> {
