@@ -278,7 +278,11 @@ impl InKeyProcess {
             let what = "enough lockable memory (ulimit -l; some secrets are or were in memory that root can read)";
             missing.push(what.to_owned());
         }
-        let warning = || format!("The key process runs without {}.", missing.join(", "));
+        let warning = || {
+            let missing = missing.join(", ");
+            let harm = "The volume works as usual, but a flaw in the key process could do more harm.";
+            format!("The key process runs without {missing}: this system does not allow it. {harm}")
+        };
         if missing.is_empty() { Vec::new() } else { vec![warning()] }
     }
 

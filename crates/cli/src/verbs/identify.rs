@@ -65,6 +65,8 @@ struct Identified {
     formats: Vec<Reasoned>,
     /// Whether the file begins with random-looking bytes, as volumes without a header do.
     begins_random: bool,
+    /// Formats whose header may have a copy there, although the file does not begin like a volume.
+    by_header_copy: Vec<&'static str>,
     /// The partitions of a disk, and the possible formats of each.
     #[serde(skip_serializing_if = "Option::is_none")]
     partitions: Option<Vec<Candidate>>,
@@ -143,10 +145,14 @@ fn identify(path: &Path) -> claviger_engine::Result<Identified> {
         return Ok(Identified::of(path, diagnosis::look_at_folder(path)?));
     }
     let store = remote::open(path, Access::ReadOnly)?;
-    let Diagnosis { size, content, mark, partitions, partition_trouble, formats, .. } =
-        diagnosis::look(&store).map_err(|e| e.at(path))?;
+    let diagnosis = diagnosis::look(&store).map_err(|e| e.at(path))?;
+    let candidates = diagnosis.candidates(&*store).map_err(|e| e.at(path))?;
+    let Diagnosis { size, content, mark, partitions, partition_trouble, formats, .. } = diagnosis;
     let begins_random = content.is_some_and(|content| content.begins == Look::Random);
     let identified = Identified { size: Some(size), begins_random, ..Identified::of(path, formats) };
+    let beheaded = identified.format.is_none() && partitions.is_empty();
+    let by_header_copy = candidates.iter().filter(|_| beheaded).map(|format| format.name()).collect();
+    let identified = Identified { by_header_copy, ..identified };
     let partitions = (!partitions.is_empty()).then_some(partitions);
     let identified = Identified { partitions, partition_table: partition_trouble, ..identified };
     let mark = mark.filter(|_| identified.format.is_none());
@@ -174,6 +180,7 @@ impl Identified {
             candidates,
             formats: formats.into_iter().map(Reasoned::of).collect(),
             begins_random: false,
+            by_header_copy: Vec::new(),
             partitions: None,
             partition_table: None,
             steps: Vec::new(),
@@ -192,6 +199,12 @@ impl Identified {
         let mut steps = Vec::new();
         if self.verdict == "possible" || !partition.is_empty() {
             steps.push(format!("To try a password: `claviger explain {partition}VOLUME`"));
+        }
+        if !self.by_header_copy.is_empty() {
+            let names = self.by_header_copy.join(" or ");
+            let what =
+                format!("If the beginning of a volume was overwritten, a copy of its header may open it ({names})");
+            steps.push(format!("{what}: `claviger explain VOLUME`"));
         }
         if self.could_be_headerless() {
             let names: Vec<_> = FORMATS.iter().filter(|f| f.headerless()).map(|f| f.name()).collect();

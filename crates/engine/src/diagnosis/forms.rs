@@ -19,6 +19,8 @@ pub enum Change {
     Ends(&'static str),
     /// Upper and lower case; as above.
     Case(&'static str),
+    /// Upper and lower case, each letter swapped.
+    CapsLock,
     /// Typed on one keyboard while another layout was active.
     Layout {
         /// The layout that the user intended.
@@ -37,7 +39,7 @@ impl Change {
     pub fn kind(self) -> &'static str {
         match self {
             Self::Ends(_) => "ends",
-            Self::Case(_) => "case",
+            Self::Case(_) | Self::CapsLock => "case",
             Self::Layout { .. } => "keyboard-layout",
             Self::Unicode(_) => "unicode-form",
             Self::Encoding(_) => "encoding",
@@ -50,6 +52,7 @@ impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Ends(what) | Self::Case(what) => f.write_str(what),
+            Self::CapsLock => f.write_str("typed with Caps Lock on"),
             Self::Layout { keyboard, active } => {
                 write!(f, "as typed on a {keyboard} keyboard with the {active} layout active")
             }
@@ -134,7 +137,7 @@ impl Forms<'_> {
 
     fn cases(&mut self, text: &str) {
         let swapped = text.chars().flat_map(|c| if c.is_lowercase() { upper(c) } else { lower(c) });
-        self.add_text(Change::Case("typed with Caps Lock on"), swapped);
+        self.add_text(Change::CapsLock, swapped);
         let mut rest = text.chars();
         if let Some(first) = rest.next() {
             let other = if first.is_lowercase() { upper(first) } else { lower(first) };
@@ -253,7 +256,7 @@ mod tests {
         for (given, change, form) in [
             ("Zebra 7", layout("German", "US"), "Yebra 7".as_bytes()),
             ("Yebra-7", layout("US", "German"), "Zebra\u{df}7".as_bytes()),
-            ("hELLO", Change::Case("typed with Caps Lock on"), b"Hello"),
+            ("hELLO", Change::CapsLock, b"Hello"),
             ("Hello", Change::Case("with its first letter in the other case"), b"hello"),
             ("abc \n", Change::Ends("without the white space at its end"), b"abc"),
             ("abc", Change::Ends("with a carriage return at its end"), b"abc\r"),

@@ -31,7 +31,7 @@ impl fmt::Display for Missing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Landlock => "Landlock",
-            Self::Namespaces => "namespaces of its own",
+            Self::Namespaces => "user namespaces",
         })
     }
 }

@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use claviger_engine as engine;
 use claviger_engine::diagnosis::{
-    self, Content, Diagnosis, Difference, DiskAccess, Look, LostPartition, Mark, Match, Opinion, Search, SearchStep,
-    TrialEffort, UnlockTarget,
+    self, Change, Content, Diagnosis, Difference, DiskAccess, Look, LostPartition, Mark, Match, Opinion, Search,
+    SearchStep, TrialEffort, UnlockTarget,
 };
 use claviger_engine::formats::HeaderEditor;
 use claviger_engine::formats::partition::Candidate;
@@ -112,6 +112,8 @@ struct Opens {
     with: &'static str,
     /// The same for people, to follow "it opens with …". Reveals nothing about the password.
     with_what: String,
+    /// Whether it opens with the upper and lower case of each letter swapped.
+    caps_lock: bool,
     /// The facts about the volume; `None` if it cannot be used although a header opened.
     #[serde(skip_serializing_if = "Option::is_none")]
     facts: Option<Facts>,
@@ -626,7 +628,9 @@ impl Explained {
             self.suggest_for(format, "To mount it:", "mount", &[]);
         }
         let partition = self.partition;
-        self.opens = Some(Opens { format, partition, with: how.kind(), with_what: how.to_string(), facts });
+        let (with, with_what) = (how.kind(), how.to_string());
+        let caps_lock = how == Difference::Password(Change::CapsLock);
+        self.opens = Some(Opens { format, partition, with, with_what, caps_lock, facts });
         Ok(())
     }
 

@@ -69,6 +69,7 @@ fn what_opens_is_told_and_no_password_is_shown() {
         let path = volume(&folder, &format!("{n}.tc"), opens);
         let (code, json) = explained(&path, given, &[]);
         assert_eq!((code, json["opens"]["with"].as_str()), (0, Some(with)), "{json:#}");
+        assert_eq!(json["opens"]["caps_lock"], words.contains("Caps Lock on"), "{json:#}");
         let text = format!("{json} {}", explain(&path, given, &HINTS).text());
         assert!(text.contains(words), "{text}");
         assert!(!text.contains(opens.trim()) && !text.contains(given.trim()), "{text}");

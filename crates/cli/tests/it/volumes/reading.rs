@@ -430,6 +430,9 @@ fn a_volume_whose_beginning_is_gone_opens_by_its_name_and_backup() {
     let file = fs::OpenOptions::new().write(true).open(&volume).expect("a file");
     std::os::unix::fs::FileExt::write_all_at(&file, &[0; 512], 0).expect("overwritten");
     run(["info", "--password-file", &folder.password, &volume]).fails(3, &["backup header", "--format"]);
+    let names = run(["identify", "--json", &volume]).fails(3, &[]).json()[0]["by_header_copy"].clone();
+    assert_eq!(names, serde_json::json!(["TrueCrypt", "VeraCrypt"]));
+    assert!(run(["identify", &volume]).text().contains("claviger explain"));
     for how in [&["--format", "truecrypt"][..], &["--backup-header"]] {
         let info = run(["info", "--json", "--password-file", &folder.password, &volume].iter().chain(how));
         assert_eq!(info.fails(0, &[]).json()["header"], "backup");
