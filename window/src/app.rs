@@ -3,10 +3,11 @@
 use std::fs;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use eframe::egui::{
-    self, CentralPanel, Frame, Margin, Panel, Rect, ScrollArea, Stroke, ThemePreference, Ui, UiBuilder, pos2,
+    self, CentralPanel, Event, Frame, Margin, Panel, Rect, ScrollArea, Stroke, ThemePreference, Ui, UiBuilder, pos2,
 };
 use serde_json::Value;
 
@@ -22,6 +23,7 @@ use crate::measure::{self, Measure};
 use crate::open::{self, Open, Verdict, Volume};
 use crate::portal::{self, Choice, Chosen, Dialog};
 use crate::program::{CANCELLED, Call, Done, Job, Programs, Progress};
+use crate::secret_field::SecretField;
 use crate::steps::Work;
 use crate::texts::Texts;
 use crate::theme::{self, COLUMN, Fonts, NARROW, NARROW_COLUMN, Palette};
@@ -162,6 +164,8 @@ pub struct App {
     bar: f32,
     /// Whether the user knows that the favourites cannot be read.
     complained: bool,
+    /// A folder that no program opened.
+    unopened: Arc<Mutex<Option<PathBuf>>>,
 }
 
 impl App {
@@ -187,6 +191,7 @@ impl App {
             styled: false,
             bar: 64.0,
             complained: false,
+            unopened: Arc::default(),
         }
     }
 
@@ -219,6 +224,9 @@ impl App {
         self.ask_desktop(ui.ctx());
         let dropped = ui.input(|input| input.raw.dropped_files.first().map(|file| file.path().to_owned()));
         let mut wanted = dropped.map(Action::Look);
+        if ui.input(|input| input.events.iter().any(|event| matches!(event, Event::Text(_) | Event::Paste(_)))) {
+            self.forget_failure();
+        }
         let busy = self.work.as_ref().is_some_and(|(work, then)| work.shows() && !matches!(then, Then::Measured));
         let width = if ui.available_width() < NARROW { NARROW_COLUMN } else { COLUMN };
         let margin = if width < COLUMN { 8 } else { 12 };
@@ -241,6 +249,16 @@ impl App {
             ui.ctx().request_repaint_after(Duration::from_millis(100));
         } else if matches!(self.page, Page::Home) {
             ui.ctx().request_repaint_after(GLANCE);
+        }
+    }
+
+    /// What failed is no longer true of the answers once they change.
+    fn forget_failure(&mut self) {
+        match &mut self.page {
+            Page::Open(page) => page.trouble = None,
+            Page::Create(page) => page.trouble = None,
+            Page::Change(page) => page.result = None,
+            Page::Home | Page::Measure(_) => {}
         }
     }
 
@@ -368,7 +386,12 @@ impl App {
                 }
             }
             Action::OpenFolder(dir) => {
-                self.notice = desktop::open_folder(&dir).err().map(|e| format!("xdg-open {}: {e}", dir.display()));
+                let (unopened, wake) = (Arc::clone(&self.unopened), self.programs.wake());
+                self.notice = None;
+                desktop::open_folder(&dir.clone(), move || {
+                    *unopened.lock().unwrap_or_else(PoisonError::into_inner) = Some(dir);
+                    wake();
+                });
             }
             Action::Lock(volume) => self.begin(texts.locking, [Call::new(["lock"]).with([volume])], Then::Listed),
             Action::Unlock(volume) => self.go(Page::Open(Box::new(Open::unlocking(&volume, texts)))),
@@ -419,6 +442,12 @@ impl App {
                     if let Some(call) = page.form.noted(told) {
                         self.begin(texts.explaining, [call], Then::Explained);
                     }
+                }
+            }
+            Action::SwapCase => {
+                if let Page::Open(page) = &mut self.page {
+                    page.form.secret_mut("--password-fd").map(SecretField::swap_case);
+                    self.carry_out();
                 }
             }
             Action::Verify => {
@@ -683,6 +712,9 @@ impl App {
         }
         self.poll_left();
         self.poll_dialog();
+        if let Some(dir) = self.unopened.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            self.notice = Some(self.texts.no_file_manager.replace("{}", &dir.display().to_string()));
+        }
         if let Some(done) = self.listing.as_ref().and_then(Job::done) {
             self.listing = None;
             self.home.mounted = home::mounted(&done.out, self.texts);

@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::create::{Choices, FOLDER, hidden};
 use crate::form::{Field, Form, Guessing, Input, unused};
 use crate::header::{Conversion, Header, conversion, partition};
-use crate::open::Volume;
+use crate::open::{FAMILY, Volume};
 use crate::program::Done;
 use crate::secret_field::SecretField;
 use crate::texts::Texts;
@@ -51,6 +51,9 @@ impl Change {
         lines.extend(written.map(str::to_owned));
         lines.extend(done.warnings.iter().cloned());
         (self.result, self.reveal) = (Some((done.ok(), lines)), true);
+        if let (false, Some(form)) = (done.ok(), self.form()) {
+            form.try_again();
+        }
         let conversion = conversion(&self.volume.at.path, home);
         if done.ok() || header != self.volume.header || conversion != self.volume.conversion {
             let title = self.form().map(|form| form.title);
@@ -81,7 +84,7 @@ fn forms(volume: &Volume, all: &[Choices], home: &Path, t: &Texts) -> Vec<Form> 
         Field::new(label, "", Input::New(unused(home.join(format!("{name}.{end}"))).display().to_string()))
     };
     let (luks, bitlocker) = (format.starts_with("LUKS"), format == "BitLocker");
-    let family = ["TrueCrypt", "VeraCrypt"].contains(&format);
+    let family = FAMILY.contains(&format);
     let numbers: Vec<_> =
         volume.header.iter().flat_map(|header| &header.keyslots).map(|slot| slot.number.clone()).collect();
     let which = |any: Option<&str>, option| {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::form::{Field, Form, Guessing, Input, Lacking, absolute, unused};
+use crate::form::{Field, Form, Guessing, Input, Lacking, SIZE, absolute, is_larger, unused};
 use crate::home::size;
 use crate::program::Call;
 use crate::secret_field::SecretField;
@@ -66,8 +66,9 @@ pub struct Create {
     pub trouble: Option<String>,
     /// The answers that the form belongs to.
     answered: Option<Answers>,
-    /// The folder whose free space the form shows.
+    /// The folder whose free space the form shows, and that space in bytes.
     space_of: Option<PathBuf>,
+    free: Option<u64>,
 }
 
 /// Purpose, threat, and the systems that it is shared with.
@@ -123,7 +124,7 @@ impl Create {
     pub fn new(listed: &Value) -> Self {
         let all = choices(listed);
         let (recommended, expert, form, trouble) = (None, None, None, None);
-        let (answered, space_of) = (None, None);
+        let (answered, space_of, free) = (None, None, None);
         Self {
             step: 0,
             purpose: 0,
@@ -136,6 +137,7 @@ impl Create {
             trouble,
             answered,
             space_of,
+            free,
         }
     }
 
@@ -158,13 +160,14 @@ impl Create {
 
     /// Continues after place and size, or after the password, if nothing is missing.
     pub fn go_on(&mut self, home: &Path) {
-        let step = self.step;
+        let (step, room) = (self.step, self.room());
         let Some(form) = &mut self.form else { return };
         let here = |option: &str| form.field(option).is_some_and(|field| step_of(field) == step);
         let path = absolute(form.text(""), home);
         let told = match form.call_with(&here, home) {
             // The call's copies of secrets go at once.
             Ok(_) if step == 1 && path.is_file() => Err(Lacking::Free(path)),
+            Ok(_) if step == 1 && room.is_err() => room,
             Ok(_) if step == 2 => calls(form, home).map(drop),
             told => told.map(drop),
         };
@@ -173,6 +176,16 @@ impl Create {
         let password = form.field_mut("--password-fd").map(|field| &mut field.input);
         if let (2, Some(Input::NewSecret(secret, _))) = (self.step, password) {
             secret.focus = true;
+        }
+    }
+
+    /// Whether there is room for it. A quickly formatted container has holes, and may become larger than the free space.
+    fn room(&self) -> Result<(), Lacking> {
+        match (&self.form, self.free) {
+            (Some(form), Some(free)) if is_larger(form.text(SIZE), free) && !form.ticked("--quick") => {
+                Err(Lacking::Room(free))
+            }
+            _ => Ok(()),
         }
     }
 
@@ -187,14 +200,14 @@ impl Create {
     pub fn look_at_space(&mut self, home: &Path, texts: &Texts) {
         let Some(form) = &mut self.form else { return };
         let path = absolute(form.text(""), home);
-        let Some(folder) = path.parent().filter(|folder| !folder.starts_with("/dev")) else { return };
-        if self.space_of.as_deref() == Some(folder) {
+        let folder = path.parent().filter(|folder| !folder.starts_with("/dev"));
+        if self.space_of.as_deref() == folder && folder.is_some() {
             return;
         }
-        self.space_of = Some(folder.to_owned());
-        let free = rustix::fs::statvfs(folder).ok().map(|it| it.f_bavail.saturating_mul(it.f_frsize));
-        if let Some(field) = form.field_mut("--size") {
-            field.hint = free.map(|free| texts.free_there.replace("{}", &size(free)));
+        self.space_of = folder.map(Path::to_owned);
+        self.free = folder.and_then(free_space);
+        if let Some(field) = form.field_mut(SIZE) {
+            field.hint = self.free.map(|free| texts.free_there.replace("{}", &size(free)));
         }
     }
 
@@ -259,8 +272,14 @@ impl Create {
     /// What is lacking.
     pub fn calls(&self, home: &Path) -> Result<Vec<Call>, Lacking> {
         let Some(form) = &self.form else { return Ok(Vec::new()) };
-        calls(form, home)
+        let calls = calls(form, home)?;
+        self.room().map(|()| calls)
     }
+}
+
+/// The space in a folder that this user may use, in bytes.
+fn free_space(folder: &Path) -> Option<u64> {
+    rustix::fs::statvfs(folder).ok().map(|it| it.f_bavail.saturating_mul(it.f_frsize))
 }
 
 const FILE_SYSTEM: &str = "--filesystem";
@@ -308,7 +327,7 @@ fn asked(format: &str, title: &'static str, shared: bool, home: &Path, texts: &T
     };
     let mut fields = vec![Field::new(label, "", new_file(home, name)), new_password(texts)];
     if !folder {
-        fields.insert(1, Field::new(texts.size, "--size", Input::Text("1G".into())));
+        fields.insert(1, Field::new(texts.size, SIZE, Input::Text("1G".into())));
         fields.extend(recovery(format, home, texts));
         fields.push(file_systems(format, shared, texts));
     }
@@ -359,7 +378,7 @@ pub fn hidden(volume: &Path, texts: &Texts) -> Form {
     let fields = vec![
         Field::new(texts.outer_password, "--password-fd", Input::Secret(SecretField::default())),
         Field::more(texts.keyfiles, "--keyfile", Input::Paths(Vec::new())),
-        Field::optional(texts.size, "--size", Input::Text(String::new())),
+        Field::optional(texts.size, SIZE, Input::Text(String::new())),
         Field::new(texts.hidden_password, "--hidden-password-fd", new),
         Field::more(texts.hidden_keyfiles, "--hidden-keyfile", Input::Paths(Vec::new())),
         file_systems("VeraCrypt", false, texts),

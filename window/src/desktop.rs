@@ -76,20 +76,34 @@ fn named(text: &str, name: &str) -> Option<String> {
     (!value.is_empty()).then(|| value.to_owned())
 }
 
-/// Opens the folder in the desktop's own program.
-///
-/// # Errors
-/// If there is none.
-pub fn open_folder(dir: &Path) -> std::io::Result<()> {
-    let mut child =
-        Command::new("xdg-open").arg(dir).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
-    thread::spawn(move || child.wait());
-    Ok(())
+/// Opens the folder in the desktop's own program, and calls `failed` if there is none.
+pub fn open_folder(dir: &Path, failed: impl FnOnce() + Send + 'static) {
+    open_by("xdg-open", dir, failed);
+}
+
+fn open_by(program: &str, dir: &Path, failed: impl FnOnce() + Send + 'static) {
+    let mut open = Command::new(program);
+    open.arg(dir).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    thread::spawn(move || {
+        if !open.status().is_ok_and(|status| status.success()) {
+            failed();
+        }
+    });
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_program_that_does_not_open_the_folder_is_noticed() {
+        let fails = |program: &str| {
+            let (failed, fails) = std::sync::mpsc::channel();
+            open_by(program, Path::new("/"), move || failed.send(()).expect("it is awaited"));
+            fails.recv().is_ok()
+        };
+        assert!(fails("false") && fails("/no such program") && !fails("true"));
+    }
 
     #[test]
     fn answers_are_understood() {

@@ -4,6 +4,7 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+use crate::home::size;
 use crate::program::Call;
 use crate::secret_field::SecretField;
 use crate::texts::Texts;
@@ -83,6 +84,8 @@ pub enum Lacking {
     Answer(&'static str),
     /// The new file already exists.
     Free(PathBuf),
+    /// The volume is larger than the free space, in bytes.
+    Room(u64),
     /// The two new passwords differ.
     Repetition,
     Consent,
@@ -93,6 +96,7 @@ impl Lacking {
         match self {
             Self::Answer(_) => texts.is_missing.to_owned(),
             Self::Free(path) => format!("{}: {}", texts.is_there, path.display()),
+            Self::Room(free) => texts.no_room.replace("{}", &size(*free)),
             Self::Repetition => texts.not_the_same.to_owned(),
             Self::Consent => texts.agree_first.to_owned(),
         }
@@ -197,6 +201,19 @@ impl Form {
         per_second.get(chosen).copied().flatten()
     }
 
+    /// After a failure, the keyboard goes back to the password, which the next key replaces.
+    pub fn try_again(&mut self) {
+        self.secret_mut("--password-fd").map(SecretField::select);
+    }
+
+    /// The answer that is a password.
+    pub fn secret_mut(&mut self, option: &str) -> Option<&mut SecretField> {
+        match &mut self.field_mut(option)?.input {
+            Input::Secret(secret) => Some(secret),
+            _ => None,
+        }
+    }
+
     /// Takes the result of checking the form; errors are shown at their fields from now on.
     pub fn noted<T>(&mut self, told: Result<T, Lacking>) -> Option<T> {
         let (taken, lacking) = told.map_or_else(|lacking| (None, Some(lacking)), |taken| (Some(taken), None));
@@ -210,6 +227,7 @@ impl Form {
         let here = match (lacking, &field.input) {
             (Lacking::Answer(label), _) => *label == field.label && field.is_empty(),
             (Lacking::Repetition, Input::NewSecret(secret, again)) => !secret.same_as(again),
+            (Lacking::Room(free), Input::Text(text)) => field.option == SIZE && is_larger(text, *free),
             (Lacking::Free(path), Input::New(text)) => path.ends_with(text.trim().trim_start_matches("~/")),
             _ => false,
         };
@@ -267,6 +285,18 @@ pub fn unused(path: PathBuf) -> PathBuf {
     let end = if end.is_empty() { String::new() } else { format!(".{end}") };
     let others = (2..1000).map(|number| path.with_file_name(format!("{stem}-{number}{end}")));
     std::iter::once(path.clone()).chain(others).find(|path| !path.exists()).unwrap_or(path.clone())
+}
+
+/// The option for a volume's size.
+pub const SIZE: &str = "--size";
+
+/// Whether this size, as `claviger` understands it, is above a limit in bytes. What is not a size is for `claviger` to refuse.
+pub fn is_larger(text: &str, limit: u64) -> bool {
+    let text = text.trim().to_ascii_uppercase();
+    let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len()));
+    let power = unit.trim().chars().next().map_or(Some(0), |first| "BKMGT".find(first)).unwrap_or_default();
+    let thousand = if unit.trim().len() == 2 { 1000_f64 } else { 1024.0 };
+    number.parse::<f64>().is_ok_and(|number| number * thousand.powi(power as i32) > limit as f64)
 }
 
 /// The path that was typed: below `home` unless it is absolute.

@@ -18,8 +18,12 @@ pub struct Verdict {
     pub sentence: String,
     /// The format that it has, or may have.
     pub format: Option<String>,
+    /// All formats that it may have, if it is not certain.
+    pub candidates: Vec<String>,
     /// Whether it is an encrypted folder.
     pub folder: bool,
+    /// Whether it does not begin like a volume, but a copy of the header may be there.
+    pub beheaded: bool,
     /// Partitions that may hold a volume.
     pub partitions: Vec<Partition>,
 }
@@ -39,7 +43,11 @@ pub fn verdict(identified: &Value, texts: &Texts) -> Verdict {
     let one = &identified[0];
     let names =
         |value: &Value| value.as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect();
-    let candidates: Vec<String> = names(&one["candidates"]);
+    let (mut candidates, by_header_copy): (Vec<_>, Vec<_>) = (names(&one["candidates"]), names(&one["by_header_copy"]));
+    let beheaded = candidates.is_empty() && !by_header_copy.is_empty();
+    if beheaded {
+        candidates = by_header_copy;
+    }
     let (sure, folder) = (one["verdict"] == "yes", one["size"].is_null());
     let partition = |found: &Value| {
         let formats: Vec<String> = names(&found["formats"]);
@@ -54,11 +62,14 @@ pub fn verdict(identified: &Value, texts: &Texts) -> Verdict {
         ([], _, true) => texts.is_plain_folder.to_owned(),
         ([], ..) if one["begins_random"] == true => texts.is_noise.to_owned(),
         ([], ..) => texts.is_nothing.to_owned(),
+        _ if beheaded => texts.is_beheaded.replace("{}", &what),
         (_, true, true) => format!("{} {what}.", texts.is_folder),
         (_, true, false) => format!("{} {what}.", texts.is_surely),
         (_, false, _) => format!("{} {what}. {}", texts.is_maybe, texts.no_mark),
     };
-    Verdict { sentence, format: candidates.into_iter().next(), folder, partitions }
+    let format = candidates.first().cloned();
+    let candidates = if sure { Vec::new() } else { candidates };
+    Verdict { sentence, format, candidates, folder, beheaded, partitions }
 }
 
 impl Verdict {
@@ -69,7 +80,7 @@ impl Verdict {
         let named = self.partitions.iter().find(|partition| Some(partition.number) == number);
         let Some(Partition { formats, .. }) = named else { return self };
         let sentence = format!("{} {}. {}", texts.is_maybe, formats.join(" / "), texts.no_mark);
-        Self { sentence, format: formats.first().cloned(), ..Self::default() }
+        Self { sentence, format: formats.first().cloned(), candidates: formats.clone(), ..Self::default() }
     }
 
     /// The same with the format from the header, which is certain.
@@ -78,6 +89,8 @@ impl Verdict {
         Self {
             sentence: format!("{} {}.", texts.is_surely, header.format),
             format: Some(header.format.clone()),
+            candidates: Vec::new(),
+            beheaded: false,
             ..self
         }
     }
@@ -117,7 +130,7 @@ impl Volume {
     /// Whether that page backs up its header.
     pub fn backs_up_header(&self) -> bool {
         let format = self.verdict.format.as_deref().unwrap_or_default();
-        self.changes() && (format.starts_with("LUKS") || ["TrueCrypt", "VeraCrypt"].contains(&format))
+        self.changes() && (format.starts_with("LUKS") || FAMILY.contains(&format))
     }
 
     /// Whether it is not a partition of a disk image: those are converted in place only as devices of their own.
@@ -156,10 +169,18 @@ pub struct Explained {
     pub findings: Vec<String>,
     /// What to do, and the command for it.
     pub advice: Vec<(String, Option<String>)>,
+    /// Whether the password opens it with capital and small letters swapped.
+    pub caps_lock: bool,
 }
 
 /// Options that `claviger explain` and `claviger verify` take too.
-const EXPLAINED: &[&str] = &["--password-fd", "--keyfile", "--pim"];
+const EXPLAINED: &[&str] = &["--password-fd", "--keyfile", "--pim", FORMAT, HASH];
+
+/// Formats without a signature that have a backup header.
+pub const FAMILY: [&str; 2] = ["TrueCrypt", "VeraCrypt"];
+
+const FORMAT: &str = "--format";
+const HASH: &str = "--hash";
 
 /// Options of favourites that the form asks for itself.
 const ASKED: &[&str] = &["--read-only", "--isolate-keys"];
@@ -173,7 +194,8 @@ fn focused() -> SecretField {
 
 impl Open {
     pub fn new(volume: Volume, texts: &Texts) -> Self {
-        let (options, folder) = (&volume.at.options, volume.verdict.folder);
+        let Verdict { folder, beheaded, .. } = volume.verdict;
+        let options = &volume.at.options;
         let has = |option: &str| options.iter().any(|given| given == option);
         let mut fields = vec![
             Field::optional(texts.password, "--password-fd", Input::Secret(focused())),
@@ -182,7 +204,8 @@ impl Open {
         if !folder {
             fields.push(Field::more(texts.pim, "--pim", Input::Text(String::new())));
         }
-        fields.push(Field::more(texts.change_nothing, "--read-only", Input::Check(has("--read-only"))));
+        fields.extend(hints(&volume, texts));
+        fields.push(Field::more(texts.change_nothing, "--read-only", Input::Check(has("--read-only") || beheaded)));
         if !folder {
             // Keys can be forgotten while the volume stays mounted only if a separate process holds them.
             fields.push(Field::more(texts.can_be_locked, "--isolate-keys", Input::Check(true)));
@@ -260,11 +283,28 @@ impl Open {
         let said = done.error.clone().unwrap_or_else(|| texts.failed.to_owned());
         self.trouble = Some(if self.wrong { texts.wrong_password.to_owned() } else { said });
         self.explained = None;
-        // The keyboard goes back to the field for the next attempt.
-        if let Some(Field { input: Input::Secret(password), .. }) = self.form.field_mut("--password-fd") {
-            password.focus = true;
-        }
+        self.form.try_again();
     }
+}
+
+/// What speeds up the search for the format of a volume without a signature, unless its favourite names it.
+fn hints(volume: &Volume, texts: &Texts) -> Vec<Field> {
+    let Volume { at, verdict, .. } = volume;
+    if verdict.candidates.is_empty() {
+        return Vec::new();
+    }
+    // Formats without a signature have their backup header at the end. Others find copies once they are named.
+    let at_end = verdict.beheaded && verdict.candidates.iter().any(|format| FAMILY.contains(&&**format));
+    let any = (!verdict.beheaded || at_end).then(|| (String::new(), texts.find_out.to_owned()));
+    let formats = any.into_iter().chain(verdict.candidates.iter().map(|name| (name.clone(), name.clone()))).collect();
+    let hash = Field::more(texts.hash, HASH, Input::Text(String::new()));
+    let backup = at_end.then(|| Field::more(texts.by_backup, "--backup-header", Input::Check(true)));
+    let hints = [
+        Field::more(texts.format, FORMAT, Input::Choice(0, formats)),
+        Field { hint: Some(texts.hash_hint.to_owned()), ..hash },
+    ];
+    let named = |field: &Field| at.options.iter().any(|option| option.split('=').next() == Some(field.option));
+    backup.into_iter().chain(hints).filter(|field| !named(field)).collect()
 }
 
 /// The options to open a new volume that cannot be identified: an empty folder.
@@ -283,7 +323,7 @@ pub fn explained(done: &Done) -> Explained {
     let list = |name: &str| done.out[name].as_array().cloned().unwrap_or_default();
     let findings = list("findings").iter().filter_map(text).chain(done.error.clone()).collect();
     let advice = list("advice").iter().filter_map(|one| Some((text(&one["what"])?, text(&one["command"])))).collect();
-    Explained { findings, advice }
+    Explained { findings, advice, caps_lock: done.out["opens"]["caps_lock"] == true }
 }
 
 /// What `claviger verify` says: the damage, if there is any, and what to do about it.
@@ -301,7 +341,7 @@ pub fn verified(done: &Done, volume: &Volume, texts: &Texts) -> Explained {
         (false, false) => (texts.is_sound, texts.copy_files),
     };
     let findings = std::iter::once(sentence.to_owned()).chain(damage).chain(warnings).collect();
-    Explained { findings, advice: vec![(next.to_owned(), None)] }
+    Explained { findings, advice: vec![(next.to_owned(), None)], caps_lock: false }
 }
 
 #[cfg(test)]

@@ -18,6 +18,8 @@ pub struct SecretField {
     len: usize,
     /// How many guesses it withstands, as a power of ten, once that was asked.
     guesses: Option<f64>,
+    /// Whether the next key replaces it.
+    selected: bool,
     /// Whether it is shown.
     pub shown: bool,
     /// Whether it gets the keyboard when it is next drawn.
@@ -26,7 +28,7 @@ pub struct SecretField {
 
 impl Default for SecretField {
     fn default() -> Self {
-        Self { bytes: Secret::zeroed(MOST), len: 0, guesses: None, shown: false, focus: false }
+        Self { bytes: Secret::zeroed(MOST), len: 0, guesses: None, selected: false, shown: false, focus: false }
     }
 }
 
@@ -53,7 +55,25 @@ impl SecretField {
     /// Forgets it.
     pub fn clear(&mut self) {
         self.bytes.fill(0);
-        (self.len, self.guesses) = (0, None);
+        (self.len, self.guesses, self.selected) = (0, None, false);
+    }
+
+    /// Selects it, with the keyboard in it: what is typed next replaces it.
+    pub fn select(&mut self) {
+        (self.selected, self.focus) = (!self.is_empty(), true);
+    }
+
+    /// Swaps capital and small letters, as Caps Lock does.
+    pub fn swap_case(&mut self) {
+        let typed = self.secret();
+        self.clear();
+        for character in std::str::from_utf8(&typed).unwrap_or_default().chars() {
+            if character.is_lowercase() {
+                character.to_uppercase().for_each(|upper| self.put(upper));
+            } else {
+                character.to_lowercase().for_each(|lower| self.put(lower));
+            }
+        }
     }
 
     /// How strong it is if somebody makes `per_second` guesses; `None` while it is empty.
@@ -75,17 +95,21 @@ impl SecretField {
 
     /// Takes as much as there is room for, without control characters: a line that is pasted may end with a newline.
     pub fn push(&mut self, text: &str) {
-        self.guesses = None;
-        for character in text.chars().filter(|character| !character.is_control()) {
-            let mut room = [0; 4];
-            let bytes = character.encode_utf8(&mut room).as_bytes();
-            let end = self.len + bytes.len();
-            if end <= MOST {
-                self.bytes[self.len..end].copy_from_slice(bytes);
-                self.len = end;
-            }
-            claviger_crypto::secret::wipe_stack();
+        if self.selected {
+            self.clear();
         }
+        text.chars().filter(|character| !character.is_control()).for_each(|character| self.put(character));
+    }
+
+    fn put(&mut self, character: char) {
+        let mut room = [0; 4];
+        let bytes = character.encode_utf8(&mut room).as_bytes();
+        let end = self.len + bytes.len();
+        if end <= MOST {
+            self.bytes[self.len..end].copy_from_slice(bytes);
+            (self.len, self.guesses) = (end, None);
+        }
+        claviger_crypto::secret::wipe_stack();
     }
 
     /// Removes the last character.
@@ -126,6 +150,7 @@ impl SecretField {
         let width = (ui.available_width().min(LINE) - button).max(120.0).min(ui.available_width());
         let size = egui::vec2(width, FIELD_HEIGHT);
         let (rect, response) = ui.allocate_exact_size(size, Sense::click());
+        self.selected &= !response.clicked();
         if response.clicked() || std::mem::take(&mut self.focus) {
             response.request_focus();
         }
@@ -139,6 +164,9 @@ impl SecretField {
         let painter = ui.painter().with_clip_rect(rect);
         painter.rect(rect, visuals.corner_radius, ui.visuals().extreme_bg_color, stroke, egui::StrokeKind::Inside);
         let (color, left) = (ui.visuals().text_color(), rect.left_center() + egui::vec2(10.0, 0.0));
+        if self.selected {
+            painter.rect_filled(rect.shrink2(egui::vec2(8.0, 7.0)), 0.0, ui.visuals().selection.bg_fill);
+        }
         let end = match (self.shown, std::str::from_utf8(self.bytes())) {
             (true, Ok(text)) => self.letters(&painter, left, text, color),
             _ => {
@@ -179,7 +207,14 @@ impl SecretField {
                     Event::Key { key: Key::Backspace, pressed: true, modifiers, .. } if modifiers.command => {
                         self.clear()
                     }
+                    Event::Key { key: Key::Backspace | Key::Delete, pressed: true, .. } if self.selected => {
+                        self.clear()
+                    }
                     Event::Key { key: Key::Backspace, pressed: true, .. } => self.pop(),
+                    Event::Key { key: Key::A, pressed: true, modifiers, .. } if modifiers.command => self.select(),
+                    Event::Key { key: Key::ArrowLeft | Key::ArrowRight | Key::End, pressed: true, .. } => {
+                        self.selected = false;
+                    }
                     _ => {}
                 }
             }
@@ -230,6 +265,29 @@ mod tests {
         assert_eq!(field.strength(1.0), Some(before));
         field.clear();
         assert_eq!(field.strength(1.0), None);
+    }
+
+    #[test]
+    fn what_is_selected_is_replaced() {
+        let mut field = SecretField::default();
+        field.push("wrong");
+        field.select();
+        field.push("ri");
+        field.push("ght");
+        assert_eq!(field.bytes(), b"right");
+        field.clear();
+        field.select();
+        field.push("a");
+        field.push("b");
+        assert_eq!(field.bytes(), b"ab", "nothing was selected");
+    }
+
+    #[test]
+    fn capitals_and_small_letters_are_swapped() {
+        let mut field = SecretField::default();
+        field.push("oPEN sÉSAME 1");
+        field.swap_case();
+        assert_eq!(field.bytes(), "Open Sésame 1".as_bytes());
     }
 
     #[test]

@@ -43,6 +43,7 @@ texts! {
     minutes: "min", "min";
     is_missing: "This is required.", "Das wird gebraucht.";
     is_there: "A file with this name already exists", "Eine Datei mit diesem Namen gibt es schon";
+    no_room: "Only {} are free there.", "Dort sind nur {} frei.";
     not_the_same: "The new passwords do not match.", "Die neuen Passwörter stimmen nicht überein.";
     agree_first: "Confirm the warning first.", "Bitte zuerst die Warnung bestätigen.";
     understood: "I have read the warning and want to continue", "Ich habe die Warnung gelesen und möchte fortfahren";
@@ -63,6 +64,7 @@ texts! {
     recent: "used recently", "kürzlich benutzt";
     drop_here: "Drop a file, folder or device here to see what it is.", "Datei, Ordner oder Gerät hierher ziehen, um zu sehen, was es ist.";
     choose: "Choose…", "Auswählen…";
+    no_file_manager: "No file manager opened the folder. The files are in {}.", "Kein Dateimanager hat den Ordner geöffnet. Die Dateien liegen in {}.";
     open_folder: "Open folder", "Ordner öffnen";
     lock: "Lock", "Sperren";
     unlock: "Unlock", "Entsperren";
@@ -94,6 +96,7 @@ texts! {
     is_disk: "This is a partitioned disk. Some of its partitions may be encrypted volumes.", "Das ist eine partitionierte Platte. Einige Partitionen können verschlüsselte Datenträger sein.";
     partitions: "Partitions", "Partitionen";
     is_plain_folder: "This is not an encrypted folder.", "Das ist kein verschlüsselter Ordner.";
+    is_beheaded: "This does not begin like an encrypted volume. If its beginning was overwritten, a copy of the header may still open it. Possible format: {}.", "Das beginnt nicht wie ein verschlüsselter Datenträger. Falls sein Anfang überschrieben wurde, kann eine Kopie des Headers ihn noch öffnen. Mögliches Format: {}.";
     is_noise: "The data look random. This may be an encrypted volume.", "Die Daten sehen zufällig aus. Das kann ein verschlüsselter Datenträger sein.";
     is_nothing: "This does not look like an encrypted volume.", "Das sieht nicht wie ein verschlüsselter Datenträger aus.";
     half_way: "A reencryption or conversion was interrupted. Nothing is lost. You can resume it.", "Eine Neuverschlüsselung oder Umwandlung wurde unterbrochen. Nichts ist verloren. Sie lässt sich fortsetzen.";
@@ -128,6 +131,11 @@ texts! {
     restore_header: "Copy the files to another volume first. Then restore the header from a backup under “Change…”.", "Zuerst die Dateien auf einen anderen Datenträger kopieren. Dann den Header unter „Ändern…“ aus einer Sicherung wiederherstellen.";
     restore_files: "Copy the files that still open to another place, and restore the others from a backup.", "Dateien, die sich noch öffnen lassen, an einen anderen Ort kopieren und die anderen aus einer Sicherung wiederherstellen.";
     findings: "Findings", "Befunde";
+    swap_case: "Open with capital and small letters swapped", "Mit vertauschter Groß- und Kleinschreibung öffnen";
+    by_backup: "Open with the backup header at the end", "Mit der Header-Kopie am Ende öffnen";
+    remove_it: "Remove…", "Entfernen…";
+    find_out: "find out", "herausfinden";
+    hash_hint: "Such as SHA-512. It opens faster if you name it.", "Etwa SHA-512. Wenn er bekannt ist, geht das Öffnen schneller.";
     change_it: "Change…", "Ändern…";
     // Creating.
     create_title: "New volume", "Neuer Datenträger";
@@ -211,6 +219,7 @@ texts! {
     iterations: "iterations", "Iterationen";
     remarks: "Notes", "Hinweise";
     which_opens: "the keyslot that this password opens", "das Schlüsselfach, das dieses Passwort öffnet";
+    backup_first: "Before you change anything, back up the header: without it, all data are lost.", "Vor jeder Änderung den Header sichern: ohne ihn sind alle Daten verloren.";
     change_password: "Change the password", "Passwort ändern";
     change_explanation: "The data stay as they are. The old password still opens old copies of the header.", "Die Daten bleiben, wie sie sind. Alte Kopien des Headers öffnet weiterhin das alte Passwort.";
     change: "Change", "Ändern";

@@ -38,6 +38,9 @@ pub fn change(ui: &mut Ui, page: &mut Change, layout: Option<&str>, texts: &Text
         wanted = keyslots(ui, &header.keyslots, texts);
     }
     section(ui, texts.what_to_change);
+    if page.volume.backs_up_header() {
+        dim(ui, texts.backup_first);
+    }
     let mut shown = page.shown;
     ui.horizontal_wrapped(|ui| {
         for (number, form) in page.forms.iter().enumerate() {
@@ -76,27 +79,27 @@ fn keyslots(ui: &mut Ui, all: &[Keyslot], texts: &Texts) -> Option<Action> {
 
 fn keyslot(ui: &mut Ui, slot: &Keyslot, removable: bool, texts: &Texts) -> Option<Action> {
     let mut wanted = None;
-    let name = |verb: &str| format!("{verb}: {}", slot.number);
+    let name = format!("{} {}", texts.keyslot, slot.number);
     // The only one is not removed.
-    let buttons = [(name(texts.change), false), (name(texts.remove), true)];
+    let buttons = [(texts.change_it, false), (texts.remove_it, true)];
     let buttons: Vec<_> = buttons.into_iter().filter(|(_, remove)| removable || !remove).collect();
-    let width: f32 = buttons.iter().map(|(name, _)| parts::button_width(ui, name, false) + 8.0).sum();
+    let width: f32 = buttons.iter().map(|(verb, _)| parts::button_width(ui, verb, false) + 8.0).sum();
     let left = ui.available_width() - width;
     ui.horizontal_wrapped(|ui| {
         ui.vertical(|ui| {
             ui.set_width(if left < 180.0 { ui.available_width() } else { left });
             ui.spacing_mut().item_spacing.y = 2.0;
-            ui.label(
-                RichText::new(format!("{} {}: {}", texts.keyslot, slot.number, slot.kind)).font(theme::body_bold()),
-            );
+            ui.label(RichText::new(format!("{name}: {}", slot.kind)).font(theme::body_bold()));
             for line in [&slot.derivation, &slot.remarks] {
                 if !line.is_empty() {
                     dim(ui, line);
                 }
             }
         });
-        for (name, remove) in &buttons {
-            if ui.button(name).clicked() {
+        for (verb, remove) in &buttons {
+            let button = ui.button(*verb);
+            parts::about(&button, &name);
+            if button.clicked() {
                 wanted = Some(Action::Keyslot(slot.number.clone(), *remove));
             }
         }

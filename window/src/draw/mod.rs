@@ -49,6 +49,8 @@ pub enum Action {
     Next,
     Previous,
     Explain,
+    /// Open it with capital and small letters of the password swapped.
+    SwapCase,
     Verify,
     Change,
     /// Change this keyslot, or remove it.

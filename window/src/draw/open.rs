@@ -58,12 +58,13 @@ pub fn open(ui: &mut Ui, open: &mut Open, layout: Option<&str>, texts: &'static 
         card(ui, |ui| wanted = wanted.take().or(form(ui, &mut open.form, layout, texts, &|_| true)));
     }
     if let Some(told) = &open.explained {
-        explained(ui, told, std::mem::take(&mut open.reveal), texts);
+        wanted = wanted.or(explained(ui, told, std::mem::take(&mut open.reveal), texts));
     }
     wanted
 }
 
-fn explained(ui: &mut Ui, told: &Explained, reveals: bool, texts: &Texts) {
+fn explained(ui: &mut Ui, told: &Explained, reveals: bool, texts: &Texts) -> Option<Action> {
+    let mut wanted = None;
     section(ui, texts.findings);
     let top = ui.cursor().top();
     card(ui, |ui| {
@@ -75,10 +76,14 @@ fn explained(ui: &mut Ui, told: &Explained, reveals: bool, texts: &Texts) {
                 ui.code(command);
             }
         }
+        if told.caps_lock && ui.button(texts.swap_case).clicked() {
+            wanted = Some(Action::SwapCase);
+        }
     });
     if reveals {
         let rect =
             eframe::egui::Rect::from_min_max(eframe::egui::pos2(ui.min_rect().left(), top - 32.0), ui.min_rect().max);
         ui.scroll_to_rect(rect, Some(Align::Min));
     }
+    wanted
 }

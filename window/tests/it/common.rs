@@ -125,15 +125,19 @@ impl Window {
 
     /// A LUKS2 volume that opens quickly, with a FAT in it.
     pub fn volume(&self, name: &str) -> PathBuf {
+        self.volume_of(name, "LUKS2", &["--new-kdf", "pbkdf2", "--new-iterations", "1000"])
+    }
+
+    /// The same in this format, with more options.
+    pub fn volume_of(&self, name: &str, format: &str, more: &[&str]) -> PathBuf {
         let path = self.path(name);
         let plain = self.path("plain");
         fs::write(&plain, vec![0; 8 << 20]).expect("a file");
         let made = Command::new("mkfs.vfat").env("PATH", "/usr/sbin:/sbin:/usr/bin:/bin").arg(&plain).output();
         assert!(made.is_ok_and(|output| output.status.success()), "mkfs.vfat");
         let (plain, volume) = (plain.display().to_string(), path.display().to_string());
-        let cheap = ["--new-kdf", "pbkdf2", "--new-iterations", "1000", "--new-format", "LUKS2"];
-        let words = ["convert", "--raw-source", "--new-password-file", "password", &plain, &volume];
-        self.run(&[&words[..1], &cheap[..], &words[1..]].concat());
+        let words = ["convert", "--raw-source", "--new-format", format, "--new-password-file", "password"];
+        self.run(&[&words[..], more, &[&plain, &volume]].concat());
         path
     }
 

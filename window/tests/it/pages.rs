@@ -38,15 +38,12 @@ fn a_volume_is_mounted_locked_unlocked_and_unmounted() {
     }
     window.harness.key_press(Key::Enter);
     window.sees(T.wrong_password);
-    // And again.
-    for _ in "wrong".chars() {
-        window.harness.key_press(Key::Backspace);
-    }
-    window.harness.run_steps(1);
+    // And again: what is typed replaces it, and the message ends.
     for letter in PASSWORD.chars() {
         window.harness.event(eframe::egui::Event::Text(letter.into()));
     }
     window.harness.run_steps(1);
+    window.sees_no_more(T.wrong_password);
     assert!(!window.accessible_data().contains(PASSWORD), "a password is never announced");
     window.click(T.mount);
     window.sees(T.open_folder);
@@ -95,6 +92,44 @@ fn why_it_does_not_open_is_looked_for_and_cancelled() {
     window.click(T.close);
 }
 
+/// A password that was typed with Caps Lock on is found, and one button opens the volume.
+#[test]
+fn caps_lock_is_found_and_undone() {
+    if !there("fusermount3") || !there("mkfs.vfat") {
+        return;
+    }
+    let Some(mut window) = Window::new() else { return };
+    let volume = window.volume("v.luks");
+    window.harness.state_mut().act(Action::Look(volume));
+    window.types(T.password, 0, &PASSWORD.to_uppercase());
+    window.sees(T.capitals);
+    window.click(T.why_not);
+    window.click(T.swap_case);
+    window.sees(T.open_folder);
+    window.click(T.unmount);
+    window.sees(T.nothing_mounted);
+}
+
+/// A container whose first header was overwritten opens by the copy at its end.
+#[test]
+fn a_beheaded_container_is_opened() {
+    if !there("fusermount3") || !there("mkfs.vfat") {
+        return;
+    }
+    let Some(mut window) = Window::new() else { return };
+    let volume = window.volume_of("v.tc", "TrueCrypt", &[]);
+    let file = fs::OpenOptions::new().write(true).open(&volume).expect("a file");
+    std::os::unix::fs::FileExt::write_all_at(&file, &[0; 65536], 0).expect("overwritten");
+    window.harness.state_mut().act(Action::Look(volume));
+    window.sees(&T.is_beheaded.replace("{}", "TrueCrypt / VeraCrypt"));
+    window.types(T.password, 0, PASSWORD);
+    window.click(T.mount);
+    window.sees(T.open_folder);
+    assert!(fs::write(window.mounted_at().join("letter"), "dear").is_err(), "it is read-only");
+    window.click(T.unmount);
+    window.sees(T.nothing_mounted);
+}
+
 /// A volume is made by the guide, with a file system and a recovery key, which opens it.
 #[test]
 fn a_volume_is_made_by_the_guide() {
@@ -107,6 +142,9 @@ fn a_volume_is_made_by_the_guide() {
     window.click(T.next);
     window.sees(T.recommended);
     window.sees("free there");
+    window.types(T.size, 0, "9000T");
+    window.click(T.next);
+    window.sees(T.no_room.split("{}").next().expect("its beginning"));
     window.types(T.where_to, 0, "made.vol");
     window.types(T.size, 0, "40M");
     window.click(T.next);
@@ -219,7 +257,7 @@ fn a_keyslot_is_removed_by_its_row() {
     window.sees(T.keyslots);
     window.sees("pbkdf2, sha256, 1000 iterations");
     window.sees("systemd-recovery");
-    window.click("Change: 1");
+    window.click_on(T.change_it, "Keyslot 1");
     window.types(T.password, 0, "other one");
     window.types(T.new_password, 0, "third");
     window.types(T.again, 0, "third");
@@ -227,22 +265,22 @@ fn a_keyslot_is_removed_by_its_row() {
     window.sees(T.done);
     fs::write(window.path("third"), "third").expect("a file");
     window.run(&["keyslot", "test", "--password-file", "third", "v.luks"]);
-    window.click("Remove: 1");
+    window.click_on(T.remove_it, "Keyslot 1");
     window.sees(T.kill_explanation);
     window.types(T.password, 0, PASSWORD);
     window.click(T.understood);
     window.click(T.remove);
     window.sees(T.done);
-    let rows: Vec<_> = window.labels().into_iter().filter(|label| label.starts_with("Remove: ")).collect();
-    assert_eq!(rows, ["Remove: 0", "Remove: 2"]);
-    window.click("Remove: 2");
+    let removable = |window: &Window| window.labels().into_iter().filter(|label| label == T.remove_it).count();
+    assert_eq!(removable(&window), 2);
+    window.click_on(T.remove_it, "Keyslot 2");
     window.types(T.password, 0, PASSWORD);
     window.click(T.understood);
     window.click(T.remove);
     window.until("the last one, which is not removed", |harness| {
         matches!(&harness.state().page, Page::Change(page) if page.volume.header.as_ref().is_some_and(|it| it.keyslots.len() == 1))
     });
-    assert!(!window.labels().iter().any(|label| label.starts_with("Remove: ")), "{:?}", window.labels());
+    assert_eq!(removable(&window), 0, "{:?}", window.labels());
 }
 
 /// A partition of a disk is opened and changed as a volume is.

@@ -52,3 +52,23 @@ fn a_new_password_is_repeated_and_a_warning_agreed_to() {
     warned.warning = Some(("all is lost", true));
     assert!(warned.call(Path::new("/")).is_ok());
 }
+
+#[test]
+fn sizes_are_compared_with_the_free_space() {
+    for (text, larger) in [
+        ("2000G", true),
+        ("2000 gib", true),
+        ("1.5K", true),
+        ("1025", true),
+        ("2KB", true),
+        ("1KiB", false),
+        ("1KB", false),
+        ("1024", false),
+        ("0.5k", false),
+        ("much", false),
+        ("", false),
+        ("1Q", false),
+    ] {
+        assert_eq!(is_larger(text, 1024), larger, "{text}");
+    }
+}

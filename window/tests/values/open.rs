@@ -9,9 +9,18 @@ fn told(one: Value) -> Verdict {
 #[test]
 fn what_a_file_is() {
     let luks = told(json!({"size": 1, "verdict": "yes", "candidates": ["LUKS2"]}));
+    assert!(!open_options(&luks).contains(&"--format"), "it is certain");
     assert!(luks.format.is_some() && luks.sentence.ends_with("LUKS2."), "{luks:?}");
     let noise = told(json!({"size": 1, "verdict": "possible", "candidates": ["TrueCrypt", "VeraCrypt"]}));
     assert!(noise.sentence.contains("TrueCrypt / VeraCrypt") && noise.sentence.ends_with(ENGLISH.no_mark), "{noise:?}");
+    let named = open_options(&noise);
+    assert!(named.contains(&"--format") && named.contains(&"--hash") && !named.contains(&"--backup-header"));
+    let beheaded = json!({"size": 1, "verdict": "no", "candidates": [], "by_header_copy": ["TrueCrypt", "VeraCrypt"]});
+    let call = Open::new(volume(told(beheaded), &[]), &ENGLISH).call(Path::new("/")).expect("nothing lacks");
+    assert_eq!(call.text(), ["mount", "--backup-header", "--read-only", "--isolate-keys", "/v", "/d"]);
+    let copies = json!({"size": 1, "verdict": "no", "candidates": [], "by_header_copy": ["BitLocker"]});
+    let call = Open::new(volume(told(copies), &[]), &ENGLISH).call(Path::new("/")).expect("nothing lacks");
+    assert_eq!(call.text(), ["mount", "--format", "BitLocker", "--read-only", "--isolate-keys", "/v", "/d"]);
     let nothing = told(json!({"size": 1, "verdict": "no", "candidates": []}));
     assert!(nothing.format.is_none() && nothing.sentence == ENGLISH.is_nothing);
     let partition = json!({"number": 2, "len": 1 << 30, "formats": ["LUKS1"]});
@@ -20,6 +29,11 @@ fn what_a_file_is() {
     assert_eq!(disk.of(&["--partition=2".to_owned()], &ENGLISH).format.as_deref(), Some("LUKS1"));
     let folder = told(json!({"verdict": "yes", "candidates": ["eCryptfs"]}));
     assert!(folder.folder && folder.format.is_some() && !volume(folder, &[]).changes());
+}
+
+/// The options that the form of such a volume asks for.
+fn open_options(verdict: &Verdict) -> Vec<&'static str> {
+    Open::new(volume(verdict.clone(), &[]), &ENGLISH).form.fields.iter().map(|field| field.option).collect()
 }
 
 /// Chosen with these options.
@@ -76,6 +90,7 @@ fn what_only_an_option_tells_is_opened_too() {
 fn findings_and_advice() {
     let out = json!({"findings": ["It is noise."], "advice": [{"what": "Do", "command": "claviger info"}, {"what": "Think"}]});
     let told = explained(&Done { out, ..Done::default() });
+    assert!(!told.caps_lock);
     assert_eq!(told.findings, ["It is noise."]);
     assert_eq!(told.advice, [("Do".into(), Some("claviger info".into())), ("Think".into(), None)]);
 }
