@@ -23,6 +23,7 @@ use crate::measure::{self, Measure};
 use crate::open::{self, Open, Verdict, Volume};
 use crate::portal::{self, Choice, Chosen, Dialog};
 use crate::program::{CANCELLED, Call, Done, Job, Programs, Progress};
+use crate::recovery::Recovery;
 use crate::secret_field::SecretField;
 use crate::steps::Work;
 use crate::texts::Texts;
@@ -67,6 +68,7 @@ pub enum Page {
     Create(Box<Create>),
     Change(Box<Change>),
     Measure(Box<Measure>),
+    Recovery(Box<Recovery>),
 }
 
 /// What to do with the result of the current work.
@@ -84,11 +86,12 @@ enum Then {
     Explained,
     Verified,
     Recommended,
-    /// A volume was created: whether it has a recovery key to print.
-    Created(bool),
-    Changed,
-    /// The header after a change, the result of the change, and whether it was cancelled.
-    Refreshed(Done, bool),
+    /// A volume was created, with a recovery key in this file.
+    Created(Option<PathBuf>),
+    /// A volume was changed, and perhaps has a new recovery key in this file.
+    Changed(Option<PathBuf>),
+    /// The header after a change, the result of the change, whether it was cancelled, and the file of a new recovery key.
+    Refreshed(Done, bool, Option<PathBuf>),
     Measured,
     /// A run of the lab, and its folder.
     Lab(PathBuf),
@@ -101,7 +104,7 @@ impl Then {
     fn is_long(&self) -> bool {
         let opens = matches!(self, Self::Mounted | Self::Unlocked | Self::Unmounted(_));
         let examines = matches!(self, Self::Explained | Self::Verified);
-        opens || examines || matches!(self, Self::Created(_) | Self::Changed | Self::Refreshed(..) | Self::Lab(_))
+        opens || examines || matches!(self, Self::Created(_) | Self::Changed(_) | Self::Refreshed(..) | Self::Lab(_))
     }
 
     /// Reports its success on this page to people who have left the page, if the list of volumes does not.
@@ -258,7 +261,7 @@ impl App {
             Page::Open(page) => page.trouble = None,
             Page::Create(page) => page.trouble = None,
             Page::Change(page) => page.result = None,
-            Page::Home | Page::Measure(_) => {}
+            Page::Home | Page::Measure(_) | Page::Recovery(_) => {}
         }
     }
 
@@ -322,6 +325,7 @@ impl App {
             Page::Create(page) => draw::create_foot(page, texts),
             Page::Change(page) => draw::change_foot(page, texts),
             Page::Measure(page) => draw::measure_foot(page, texts),
+            Page::Recovery(_) => draw::recovery_foot(texts),
         }
     }
 
@@ -341,6 +345,7 @@ impl App {
             }
             Page::Change(page) => draw::change(ui, page, layout, texts),
             Page::Measure(page) => draw::measure(ui, page, texts),
+            Page::Recovery(page) => draw::recovery(ui, page, texts),
         }
     }
 
@@ -634,7 +639,7 @@ impl App {
             Page::Create(page) => page.form.as_mut(),
             Page::Change(page) => page.form(),
             Page::Measure(page) => Some(&mut page.lab),
-            Page::Home => None,
+            Page::Home | Page::Recovery(_) => None,
         }
     }
 
@@ -675,15 +680,16 @@ impl App {
                 page.trouble = None;
                 let told = page.calls(&home);
                 let Some(steps) = page.form.as_mut().and_then(|form| form.noted(told)) else { return };
-                let printed = page.recovers();
-                self.begin(texts.creating, steps, Then::Created(printed));
+                let recovery = page.form.as_ref().and_then(|form| create::recovery_file(form, &home));
+                self.begin(texts.creating, steps, Then::Created(recovery));
             }
             Page::Change(page) => {
                 page.result = None;
                 let Some(form) = page.form() else { return };
                 let (title, told) = (form.title, form.call(&home));
+                let recovery = create::recovery_file(form, &home);
                 if let Some(call) = form.noted(told) {
-                    self.begin(title, [call], Then::Changed);
+                    self.begin(title, [call], Then::Changed(recovery));
                 }
             }
             Page::Measure(page) => {
@@ -696,7 +702,7 @@ impl App {
                 let out = crate::form::absolute(page.lab.text(measure::OUT), &home);
                 self.begin(texts.running_lab, [call], Then::Lab(out));
             }
-            Page::Home => {}
+            Page::Home | Page::Recovery(_) => {}
         }
     }
 
@@ -764,12 +770,13 @@ impl App {
     fn finished(&mut self, done: &Done, cancelled: bool, then: Then) {
         let (texts, home) = (self.texts, self.places.home.clone());
         let cancelled = cancelled || done.code == CANCELLED;
-        if let Then::Changed = then
-            && let Page::Change(page) = &self.page
-        {
-            let call = show(&page.volume.at.path, &page.volume.at.options);
-            return self.begin(texts.looking, [call], Then::Refreshed(done.clone(), cancelled));
-        }
+        let then = match (then, &self.page) {
+            (Then::Changed(recovery), Page::Change(page)) => {
+                let call = show(&page.volume.at.path, &page.volume.at.options);
+                return self.begin(texts.looking, [call], Then::Refreshed(done.clone(), cancelled, recovery));
+            }
+            (then, _) => then,
+        };
         if let (Page::Measure(page), Then::Lab(_)) = (&mut self.page, &then) {
             page.look_for_runs(&home);
         }
@@ -824,7 +831,7 @@ impl App {
                     page.step = usize::from(page.recommended.is_some());
                 }
             }
-            Then::Created(printed) => {
+            Then::Created(recovery) => {
                 if let Page::Create(page) = &mut self.page {
                     match failure {
                         Some(failure) => page.trouble = Some(failure),
@@ -834,18 +841,19 @@ impl App {
                                 self.remember(AtHand { options, ..AtHand::chosen(Path::new(path)) });
                             }
                             self.go(Page::Home);
-                            let print = if printed { texts.print_recovery } else { "" };
-                            self.notice = Some(format!("{} {} {print}", texts.created, texts.created_next));
+                            self.show_recovery(recovery);
+                            self.notice = Some(format!("{} {}", texts.created, texts.created_next));
                         }
                     }
                 }
             }
-            Then::Refreshed(before, cancelled) => {
+            Then::Refreshed(before, cancelled, recovery) => {
                 if let Page::Change(page) = &mut self.page {
                     page.finished(&before, header(&done.out, texts), &create::choices(&self.formats), &home, texts);
                     if cancelled {
                         page.result = Some((false, vec![texts.cancelled.to_owned()]));
                     }
+                    self.show_recovery(recovery.filter(|_| before.ok()));
                 }
             }
             Then::Measured => {
@@ -863,11 +871,18 @@ impl App {
             Then::Looked(_)
             | Then::Formats(_)
             | Then::Recommended
-            | Then::Changed
+            | Then::Changed(_)
             | Then::Unmounted(_)
             | Then::Listed => {
                 self.notice = failure;
             }
+        }
+    }
+
+    /// Shows a new recovery key. If that fails, its file is still there.
+    fn show_recovery(&mut self, file: Option<PathBuf>) {
+        if let Some(recovery) = file.and_then(|file| Recovery::read(&file).ok()) {
+            self.go(Page::Recovery(Box::new(recovery)));
         }
     }
 

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::Path;
 
-use crate::create::{Choices, FOLDER, hidden};
+use crate::create::{Choices, FOLDER, RECOVERY_KEY, RECOVERY_PASSWORD, hidden};
 use crate::form::{Field, Form, Guessing, Input, unused};
 use crate::header::{Conversion, Header, conversion, partition};
 use crate::open::{FAMILY, Volume};
@@ -134,7 +134,7 @@ fn forms(volume: &Volume, all: &[Choices], home: &Path, t: &Texts) -> Vec<Form> 
     let slots = luks || bitlocker;
     let said = [t.add_password, t.add_explanation, t.add];
     add(slots, &["keyslot", "add"], opens(vec![new_password(), new_keyfiles()]), said, "");
-    let option = if bitlocker { "--recovery-password-file" } else { "--recovery-key-file" };
+    let option = if bitlocker { RECOVERY_PASSWORD } else { RECOVERY_KEY };
     let file = Field { option, ..new_file(t.recovery_file, "recovery.txt") };
     let said = [t.add_recovery, t.recovery_explanation, t.add];
     add(format == "LUKS2" || bitlocker, &["keyslot", "add"], opens(vec![file]), said, "");

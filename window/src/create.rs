@@ -259,13 +259,6 @@ impl Create {
         self.form = Some(expert(choices, home, texts));
     }
 
-    /// Whether a recovery key is made.
-    pub fn recovers(&self) -> bool {
-        self.form
-            .as_ref()
-            .is_some_and(|form| [RECOVERY, RECOVERY_PASSWORD].iter().any(|option| !form.text(option).is_empty()))
-    }
-
     /// The steps that create the volume: the volume, a file system in it, and a recovery key.
     ///
     /// # Errors
@@ -277,6 +270,13 @@ impl Create {
     }
 }
 
+/// The file for a recovery key, if one is made.
+pub fn recovery_file(form: &Form, home: &Path) -> Option<PathBuf> {
+    let options = [RECOVERY, RECOVERY_KEY, RECOVERY_PASSWORD];
+    let named = options.into_iter().map(|option| form.text(option)).find(|name| !name.is_empty())?;
+    Some(absolute(named, home))
+}
+
 /// The space in a folder that this user may use, in bytes.
 fn free_space(folder: &Path) -> Option<u64> {
     rustix::fs::statvfs(folder).ok().map(|it| it.f_bavail.saturating_mul(it.f_frsize))
@@ -285,7 +285,8 @@ fn free_space(folder: &Path) -> Option<u64> {
 const FILE_SYSTEM: &str = "--filesystem";
 /// Not an option of `claviger create`, but a further step.
 const RECOVERY: &str = "recovery key";
-const RECOVERY_PASSWORD: &str = "--recovery-password-file";
+pub const RECOVERY_KEY: &str = "--recovery-key-file";
+pub const RECOVERY_PASSWORD: &str = "--recovery-password-file";
 
 fn new_password(texts: &Texts) -> Field {
     Field::new(texts.new_password, "--password-fd", Input::NewSecret(SecretField::default(), SecretField::default()))
@@ -310,7 +311,8 @@ fn recovery(format: &str, home: &Path, texts: &Texts) -> Option<Field> {
         "BitLocker" => RECOVERY_PASSWORD,
         _ => return None,
     };
-    Some(Field::optional(texts.recovery_file, option, new_file(home, "recovery-key.txt")))
+    let field = Field::optional(texts.recovery_file, option, new_file(home, "recovery-key.txt"));
+    Some(Field { hint: Some(texts.recovery_optional.to_owned()), ..field })
 }
 
 fn new_file(home: &Path, name: &str) -> Input {

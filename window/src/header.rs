@@ -75,7 +75,13 @@ fn keyslot(slot: &Value, tokens: &[&Value], texts: &Texts) -> Keyslot {
     let named = Value::from(number.to_string());
     let told = |token: &&&Value| token["keyslots"].as_array().is_some_and(|all| all.contains(&named));
     let kind = tokens.iter().find(told).map_or(text(&slot["type"]), |token| text(&token["type"]));
-    let kind = if ["", "luks2"].contains(&&*kind) { texts.password.to_owned() } else { kind };
+    let kind = match &*kind {
+        "" | "luks2" | "password" => texts.password.to_owned(),
+        "systemd-recovery" | "recovery password" => texts.recovery_title.to_owned(),
+        "systemd-tpm2" => "TPM".to_owned(),
+        "systemd-fido2" => "FIDO2".to_owned(),
+        _ => kind,
+    };
     let kdf = if slot["kdf"].is_object() { &slot["kdf"] } else { slot };
     let name = text(if slot["kdf"].is_object() { &kdf["type"] } else { &slot["kdf"] });
     let iterations = kdf["iterations"].as_u64().map(|count| format!("{count} {}", texts.iterations));

@@ -17,6 +17,7 @@ pub mod open;
 pub mod parts;
 pub mod portal;
 pub mod program;
+pub mod recovery;
 pub mod secret_field;
 pub mod steps;
 pub mod strength;

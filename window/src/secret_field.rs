@@ -164,11 +164,9 @@ impl SecretField {
         let painter = ui.painter().with_clip_rect(rect);
         painter.rect(rect, visuals.corner_radius, ui.visuals().extreme_bg_color, stroke, egui::StrokeKind::Inside);
         let (color, left) = (ui.visuals().text_color(), rect.left_center() + egui::vec2(10.0, 0.0));
-        if self.selected {
-            painter.rect_filled(rect.shrink2(egui::vec2(8.0, 7.0)), 0.0, ui.visuals().selection.bg_fill);
-        }
+        let behind = painter.add(egui::Shape::Noop);
         let end = match (self.shown, std::str::from_utf8(self.bytes())) {
-            (true, Ok(text)) => self.letters(&painter, left, text, color),
+            (true, Ok(text)) => letters(&painter, left, text, &egui::FontId::monospace(14.0), color),
             _ => {
                 let dots = self.characters() as f32;
                 let step = (rect.width() - 24.0).min(dots * 10.0) / dots.max(1.0);
@@ -178,21 +176,18 @@ impl SecretField {
                 left.x + step * dots
             }
         };
+        if self.selected {
+            let selected =
+                egui::Rect::from_x_y_ranges(left.x - 2.0..=end.min(rect.right() - 6.0) + 2.0, rect.y_range());
+            let shape =
+                egui::Shape::rect_filled(selected.shrink2(egui::vec2(0.0, 7.0)), 0.0, ui.visuals().selection.bg_fill);
+            painter.set(behind, shape);
+        }
         if response.has_focus() {
             let line = egui::Rangef::new(rect.top() + 8.0, rect.bottom() - 8.0);
             painter.vline(end.min(rect.right() - 4.0) + 2.0, line, (1.5, color));
         }
         response
-    }
-
-    /// Each letter by itself: a text that the toolkit lays out stays in its cache.
-    fn letters(&self, painter: &egui::Painter, left: egui::Pos2, text: &str, color: egui::Color32) -> f32 {
-        let mut x = left.x;
-        for letter in text.chars() {
-            let at = egui::pos2(x, left.y);
-            x = painter.text(at, egui::Align2::LEFT_CENTER, letter, egui::FontId::monospace(14.0), color).right();
-        }
-        x
     }
 
     /// Takes what was typed or pasted out of the events, of which the toolkit keeps two lists, and wipes it there.
@@ -225,6 +220,22 @@ impl SecretField {
             }
         });
     }
+}
+
+/// Draws a secret, each letter by itself: a text that the toolkit lays out stays in its cache. Returns where it ends.
+pub fn letters(
+    painter: &egui::Painter,
+    left: egui::Pos2,
+    text: &str,
+    font: &egui::FontId,
+    color: egui::Color32,
+) -> f32 {
+    let mut x = left.x;
+    for letter in text.chars() {
+        let at = egui::pos2(x, left.y);
+        x = painter.text(at, egui::Align2::LEFT_CENTER, letter, font.clone(), color).right();
+    }
+    x
 }
 
 /// Overwrites the bytes of a string, its spare room included.

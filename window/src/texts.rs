@@ -191,7 +191,8 @@ texts! {
     about_days: "about {} days", "etwa {} Tage";
     about_years: "about {} years", "etwa {} Jahre";
     above_a_million_years: "more than a million years", "mehr als eine Million Jahre";
-    recovery_file: "File for the recovery key, to print (optional)", "Datei für den Wiederherstellungsschlüssel, zum Ausdrucken (freiwillig)";
+    recovery_file: "File for the recovery key, to print", "Datei für den Wiederherstellungsschlüssel, zum Ausdrucken";
+    recovery_optional: "Leave this empty for no recovery key.", "Leer lassen, wenn keiner angelegt werden soll.";
     file_system: "File system", "Dateisystem";
     create: "Create volume", "Datenträger anlegen";
     review_title: "This will be created", "Das wird angelegt";
@@ -199,7 +200,9 @@ texts! {
     creating: "Creating", "Wird angelegt";
     created: "Volume created.", "Datenträger angelegt.";
     created_next: "To put files in it, open it in the list.", "Um Dateien hineinzulegen, ihn in der Liste öffnen.";
-    print_recovery: "Print the recovery key, keep it away from the volume, and delete the file.", "Den Wiederherstellungsschlüssel drucken, getrennt vom Datenträger aufbewahren und die Datei löschen.";
+    recovery_title: "Recovery key", "Wiederherstellungsschlüssel";
+    qr_code: "QR code of the recovery key", "QR-Code des Wiederherstellungsschlüssels";
+    print_recovery: "It opens the volume without the password. Print it or write it down, keep it away from the volume, and delete its file.", "Er öffnet den Datenträger ohne Passwort. Drucken oder abschreiben, getrennt vom Datenträger aufbewahren und die Datei löschen.";
     usual: "default", "Standard";
     format: "Format", "Format";
     cipher: "Cipher", "Chiffre";

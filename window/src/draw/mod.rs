@@ -7,6 +7,7 @@ mod form;
 mod home;
 mod measure;
 mod open;
+mod recovery;
 
 use std::path::PathBuf;
 
@@ -24,6 +25,7 @@ pub use create::{create, create_foot};
 pub use home::{home, home_foot};
 pub use measure::{measure, measure_foot};
 pub use open::{open, open_foot};
+pub use recovery::{recovery, recovery_foot};
 
 /// A request of the user.
 #[derive(Clone, Debug, PartialEq, Eq)]

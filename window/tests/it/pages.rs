@@ -12,8 +12,9 @@ use claviger_window::draw::Action;
 use claviger_window::form::Input;
 use claviger_window::header::{Header, Keyslot};
 use claviger_window::home::AtHand;
-use claviger_window::open::{Verdict, Volume};
+use claviger_window::open::{Open, Verdict, Volume};
 use claviger_window::program::Programs;
+use claviger_window::recovery::Recovery;
 use claviger_window::texts::{ENGLISH as T, GERMAN};
 use eframe::egui::{Key, vec2};
 use egui_kittest::kittest::NodeT;
@@ -159,7 +160,14 @@ fn a_volume_is_made_by_the_guide() {
     window.click(T.create);
     window.sees(T.creating);
     window.sees(T.created);
-    assert!(window.path("home/recovery-key.txt").is_file());
+    window.sees(T.print_recovery);
+    window.sees(T.qr_code);
+    let key = fs::read_to_string(window.path("home/recovery-key.txt")).expect("the key");
+    let group = &key[..key.find('-').expect("groups")];
+    assert!(!window.accessible_data().contains(group), "a key is never announced");
+    window.click(T.close);
+    window.click(T.close);
+    window.sees(T.nothing_mounted);
     let made = window.path("home/made.vol").display().to_string();
     let told = window.run(&["info", "--json", "--password-file", "password", &made]);
     assert!(told.contains("\"format\""), "{told}");
@@ -230,8 +238,10 @@ fn a_volume_is_changed() {
     window.click(T.add_recovery);
     window.types(T.password, 0, "new one");
     window.click(T.add);
-    window.sees(T.done);
+    window.sees(T.qr_code);
     window.run(&["keyslot", "test", "--password-file", "home/v.luks.recovery.txt", "v.luks"]);
+    window.harness.state_mut().act(Action::Look(volume.clone()));
+    window.click(T.change_it);
     let digest = |window: &Window| window.run(&["header", "show", "--json", "v.luks"]);
     let before = digest(&window);
     window.click(T.reencrypt);
@@ -256,7 +266,7 @@ fn a_keyslot_is_removed_by_its_row() {
     window.click(T.change_it);
     window.sees(T.keyslots);
     window.sees("pbkdf2, sha256, 1000 iterations");
-    window.sees("systemd-recovery");
+    window.sees(&format!("Keyslot 2: {}", T.recovery_title));
     window.click_on(T.change_it, "Keyslot 1");
     window.types(T.password, 0, "other one");
     window.types(T.new_password, 0, "third");
@@ -562,6 +572,11 @@ fn pages_fit_a_narrow_window_at_200_percent() {
     window.harness.state_mut().act(Action::Look(path));
     window.sees(T.is_nothing);
     fits(&window);
+    let key = window.path("key");
+    fs::write(&key, "lhetbcnb-vnlfljci-jnvrtgfi-gfeblvjn-blgcrrjj-igkllvgb-btfdeuih-ijebigth\n").expect("a file");
+    window.harness.state_mut().page = Page::Recovery(Box::new(Recovery::read(&key).expect("a key")));
+    window.sees(T.print_recovery);
+    fits(&window);
     window.harness.check_accessibility();
 }
 
@@ -608,6 +623,16 @@ fn the_program_understands_every_form() {
             forms.extend(Change::new(volume, &choices(&listed), Path::new("/nowhere"), &T).forms);
         }
     }
+    let candidates = vec!["TrueCrypt".to_owned(), "VeraCrypt".to_owned()];
+    for beheaded in [false, true] {
+        let format = candidates.first().cloned();
+        let verdict = Verdict { format, candidates: candidates.clone(), beheaded, ..Verdict::default() };
+        let volume = Volume { at: AtHand::chosen(nowhere), verdict, header: None, conversion: None };
+        let mut form = Open::new(volume, &T).form;
+        // Those belong to a box that is not ticked.
+        form.fields.retain(|field| !field.option.starts_with("--hidden-"));
+        forms.push(form);
+    }
     assert!(forms.len() > 30, "{}", forms.len());
     for mut form in forms {
         for field in &mut form.fields {
@@ -616,6 +641,7 @@ fn the_program_understands_every_form() {
                 Input::NewSecret(first, again) => [first, again].into_iter().for_each(|secret| secret.push("b")),
                 Input::Existing(path) => *path = "/nowhere/file".into(),
                 Input::Choice(at, all) => *at = all.len() - 1,
+                Input::Text(hash) if field.option == "--hash" => *hash = "SHA-512".into(),
                 _ => {}
             }
         }

@@ -18,7 +18,7 @@ fn keyslots_of_each_format() {
         "tokens": [{"type": "systemd-recovery", "keyslots": ["3"]}],
     });
     let rows =
-        ["0|Password|argon2id, 4 iterations, 1 GiB|preferred", "3|systemd-recovery|pbkdf2, sha256, 1000 iterations|"];
+        ["0|Password|argon2id, 4 iterations, 1 GiB|preferred", "3|Recovery key|pbkdf2, sha256, 1000 iterations|"];
     assert_eq!(told("LUKS2", luks2), (rows.map(str::to_owned).to_vec(), true));
     let luks1 = json!({"keyslots": [
         {"keyslot": 0, "active": false},
