@@ -97,6 +97,11 @@ pub fn tpm2_answers(bytes: &[u8]) {
     tpm2::fuzz_answers(bytes);
 }
 
+/// Parses a TPM's event log, and guesses with it which PCR has changed.
+pub fn tpm2_event_log(bytes: &[u8]) {
+    tpm2::fuzz_event_log(bytes);
+}
+
 /// Enrolls with a FIDO2 key whose answers are these bytes, and asks it for secrets: each answer follows its length, in two bytes.
 pub fn fido2_answers(bytes: &[u8]) {
     fido2::fuzz_answers(bytes);

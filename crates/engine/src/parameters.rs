@@ -43,6 +43,8 @@ pub enum Parameter {
     RecoveryKey,
     /// A token for a new keyslot, which says what releases its passphrase.
     Token,
+    /// A TPM, which releases what opens a new keyslot.
+    Tpm,
     /// A startup key, a file created for the volume.
     StartupKey,
     /// A discovery volume: files in front that any system can read, which explain the rest.
@@ -116,6 +118,7 @@ impl Parameter {
         Self::RecoveryPassword,
         Self::RecoveryKey,
         Self::Token,
+        Self::Tpm,
         Self::StartupKey,
         Self::DiscoveryVolume,
         Self::FileSystem,
@@ -163,6 +166,7 @@ impl Parameter {
             Self::RecoveryPassword => "recovery password",
             Self::RecoveryKey => "recovery key",
             Self::Token => "token",
+            Self::Tpm => "TPM",
             Self::StartupKey => "startup key",
             Self::DiscoveryVolume => "discovery volume",
             Self::FileSystem => "new file system",

@@ -121,7 +121,10 @@ pub fn bitlocker_volumes() -> Vec<Made> {
         clear(Kind::ToGo),
         maker::Volume { state, ..clear(Kind::Windows8) },
         maker::Volume { encrypt_on_write: Some(on_write), size: 2 << 20, ..clear(Kind::Windows8) },
-        volume(Kind::Windows8, vec![Protector::StartupKey, Protector::Tpm, Protector::SmartCard]),
+        volume(
+            Kind::Windows8,
+            vec![Protector::StartupKey, Protector::Tpm { pin: None, startup_key: false }, Protector::SmartCard],
+        ),
     ];
     all.iter().map(maker::Volume::make).collect()
 }
@@ -588,6 +591,32 @@ pub fn fido2_answers() -> Vec<Vec<u8>> {
     let proven = [&agreed, &token].map(Vec::as_slice).concat();
     let with = [&info(b"\xf5"), &proven, &made, &proven, &agreed, &computed, &computed, &proven, &agreed, &computed];
     vec![without, with.map(Vec::as_slice).concat(), b"\x00\x01\x2e".to_vec()]
+}
+
+/// Event logs of a start with and without Secure Boot (TCG PC Client Platform Firmware Profile, section "Event Logging").
+pub fn tpm2_event_log() -> Vec<Vec<u8>> {
+    const CONFIG: u32 = 0x8000_0001;
+    let le = |numbers: &[u32]| numbers.iter().flat_map(|number| number.to_le_bytes()).collect::<Vec<_>>();
+    let sizes = [2, 0, 0, 0, 4, 0, 20, 0, 11, 0, 32, 0, 0];
+    let data = [b"Spec ID Event03\0\0\0\0\0\0\x02\0\x02", &sizes[..]].concat();
+    let front = [&le(&[0, 3]), &[0; 20][..], &le(&[data.len() as u32]), &data].concat();
+    let event = |pcr, kind, data: &[u8]| {
+        let digests = [&[4, 0][..], &[1; 20], &[11, 0], &[2; 32]].concat();
+        [&le(&[pcr, kind, 2]), &digests, &le(&[data.len() as u32]), data].concat()
+    };
+    let name: Vec<u8> = "SecureBoot".encode_utf16().flat_map(u16::to_le_bytes).collect();
+    let secure_boot = |on| [&[7; 16][..], &10u64.to_le_bytes(), &1u64.to_le_bytes(), &name, &[on]].concat();
+    let log = |on| {
+        let events = [
+            event(0, 3, b"StartupLocality\0\x03"),
+            event(0, 8, b"firmware"),
+            event(7, CONFIG, &secure_boot(on)),
+            event(7, CONFIG, b"db"),
+            event(4, 5, b"loader"),
+        ];
+        [front.clone(), events.concat()].concat()
+    };
+    vec![log(1), log(0), front.clone()]
 }
 
 /// Answers of a TPM that creates a primary key and accepts all later commands.

@@ -52,6 +52,7 @@ pub static TARGETS: &[Target] = &[
     Target { name: "private_keys", run: fuzzing::private_keys, corpus: corpus::private_keys },
     Target { name: "dpapi", run: fuzzing::dpapi, corpus: corpus::dpapi },
     Target { name: "tokens", run: fuzzing::tokens, corpus: corpus::tokens },
+    Target { name: "tpm2_event_log", run: fuzzing::tpm2_event_log, corpus: corpus::tpm2_event_log },
     Target { name: "tpm2_answers", run: fuzzing::tpm2_answers, corpus: corpus::tpm2_answers },
     Target { name: "fido2_answers", run: fuzzing::fido2_answers, corpus: corpus::fido2_answers },
     Target { name: "crypttab", run: crypttab, corpus: corpus::crypttab },

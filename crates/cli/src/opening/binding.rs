@@ -14,6 +14,9 @@ use crate::terminal::prompt;
 /// PCR 7, the Secure Boot state: which signatures the firmware trusts. systemd has the same default.
 pub const SECURE_BOOT: Pcrs = Pcrs { bank: Bank::Sha256, mask: 1 << 7 };
 
+/// PCRs 7 and 11, as Windows seals BitLocker where Secure Boot is on. The boot manager extends the latter once it has the key.
+pub const WINDOWS: Pcrs = Pcrs { bank: Bank::Sha256, mask: 1 << 7 | 1 << 11 };
+
 /// What to bind to.
 #[derive(clap::Args)]
 pub struct BindArgs {
@@ -42,7 +45,7 @@ pub struct BindArgs {
     #[arg(long, value_name = "N", requires = "bound")]
     bind_threshold: Option<usize>,
 
-    /// PCRs that must keep their current values: 7, or several as 0+7; empty for none [default: 7]
+    /// PCRs that must keep their current values: 7, or several as 0+7; empty for none [default: 7; for BitLocker 7+11]
     #[arg(long = "tpm2-pcrs", value_name = "PCRS", requires = "to_tpm", value_parser = pcrs)]
     pub pcrs: Option<Pcrs>,
 }

@@ -234,6 +234,13 @@ impl CredentialArgs {
         self.gives_password() || !self.keyfiles.is_empty() || self.gives_volume_key()
     }
 
+    /// The keyfiles, if the options give nothing else.
+    pub fn only_keyfiles(&self) -> Result<Option<Vec<Credential>>> {
+        let password = self.password_file.is_some() || self.password_fd.is_some();
+        let alone = !self.keyfiles.is_empty() && !password && !self.gives_volume_key();
+        alone.then(|| self.read_keyfiles()).transpose()
+    }
+
     /// Whether an option names the source of the password, or says that there is none.
     fn gives_password(&self) -> bool {
         self.password_file.is_some() || self.password_fd.is_some() || self.no_password

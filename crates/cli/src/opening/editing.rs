@@ -89,7 +89,11 @@ impl OpenArgs {
             let (progress, trying) = (Some(&show as _), Some(&trying as _));
             found.header.unlock(&Unlock { cancel: Some(cancel), progress, trying, keyslot, prove, ..with })
         });
-        let (facts, credentials) = (unlocked.map_err(at)?.facts, credentials.into_vec());
+        let (mut facts, credentials) = (unlocked.map_err(at)?.facts, credentials.into_vec());
+        if facts.keyslot.is_none() && keyslot.is_some() {
+            // A TPM released the volume master key, which does not tell the protector.
+            (facts.keyslot, facts.opened_by) = (keyslot, None);
+        }
         // Several formats may look the same on disk: this one opened.
         found.format = formats::by_name(facts.format)?;
         let editor = editor_of(found.format).map_err(at)?;

@@ -36,6 +36,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use claviger_engine::credential::HeaderChoice;
+use claviger_engine::formats::{Releaser, Sealed};
 use claviger_engine::opening::{Locked, OpenVolume, Stores};
 use claviger_engine::store::Access;
 use claviger_engine::{Credential, Error, ErrorKind, Header, Opened, Opening, Store, Unlock};
@@ -148,10 +149,19 @@ impl OpenArgs {
     /// The passphrase that a token's device released, if the options use only tokens or try them first.
     pub(super) fn released(&self, header: &dyn Header) -> claviger_engine::Result<Option<Released>> {
         let UnlockArgs { tokens, folder, .. } = &self.how;
-        let released = match (tokens.only(), self.credentials.given()) {
+        let certificates = &folder.certificates;
+        let with_startup_key =
+            |sealed: &Sealed| matches!(&sealed.by, Releaser::MasterKey(key) if key.takes_startup_key());
+        let keyfiles = match tokens.only() || tokens.first() {
+            true if header.sealed().iter().any(with_startup_key) => self.credentials.only_keyfiles()?,
+            _ => None,
+        };
+        let given = self.credentials.given() && keyfiles.is_none();
+        let (keyfiles, keyslot) = (keyfiles.unwrap_or_default(), self.how.keyslot());
+        let released = match (tokens.only(), given) {
             (true, true) => return Err(Error::misuse("--token-only takes no password, keyfile or volume key")),
-            (true, false) => tokens.release(header, self.how.keyslot(), &folder.certificates).map(Some),
-            (false, false) if tokens.first() => tokens.try_release(header, self.how.keyslot(), &folder.certificates),
+            (true, false) => tokens.release(header, keyslot, certificates, &keyfiles).map(Some),
+            (false, false) if tokens.first() => tokens.try_release(header, keyslot, certificates, &keyfiles),
             (false, _) => return Ok(None),
         };
         released.map_err(|e| if e.path.is_none() { e.at(&self.path) } else { e })

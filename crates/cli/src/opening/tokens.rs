@@ -149,8 +149,8 @@ impl TokenArgs {
         }
     }
 
-    /// Asks the devices that the tokens name for a passphrase, one after the other; with `keyslot`, only for that keyslot.
-    /// Since a header may come from anybody, uses only devices that the options name, and this machine's TPM.
+    /// Asks the devices that the tokens name for a passphrase, one after the other; with `keyslot`, only for that keyslot. Some take one
+    /// of the `keyfiles`, too. Since a header may come from anybody, uses only devices that the options name, and this machine's TPM.
     ///
     /// # Errors
     /// `Misuse` if there is no such token, or an option for it is missing; `Unsupported` if no token can be used here;
@@ -160,6 +160,7 @@ impl TokenArgs {
         header: &dyn Header,
         keyslot: Option<u32>,
         certificates: &CertificateArgs,
+        keyfiles: &[Credential],
     ) -> Result<Released> {
         let mut sealed = header.sealed();
         // A token without keyslots is a leftover of one that was removed: its passphrase opens nothing.
@@ -169,8 +170,8 @@ impl TokenArgs {
         });
         if sealed.is_empty() {
             return Err(Error::misuse("no token in its header yields a passphrase").hint(
-                "Omit --token-only. Only LUKS2 has tokens (see `claviger token list VOLUME`), and BitLocker has its \
-                     plain TPM protector.",
+                "Omit --token-only. Only LUKS2 has tokens (see `claviger token list VOLUME`), and BitLocker has TPM \
+                     protectors.",
             ));
         }
         let (mut refused, mut failed) = (None, None);
@@ -183,9 +184,11 @@ impl TokenArgs {
                 Releaser::Fido2(token) => {
                     Helpers::fido2(self, token).map(|secret| Credential::Passphrase(fido2::passphrase(&secret)))
                 }
-                Releaser::MasterKey(key) => Helpers::tpm(self).and_then(|mut tpm| key.open(&mut tpm)),
+                Releaser::MasterKey(key) => Helpers::tpm(self)
+                    .and_then(|mut tpm| key.open(&mut tpm, keyfiles, || pin(&TPM_PIN, self.tpm2_pin_file.as_deref()))),
                 Releaser::Clevis(jwe) => {
-                    jwe.open(self).map(Credential::Passphrase).map_err(|e| with_reseal(e, &sealed.by))
+                    let opened = jwe.open(self).map(Credential::Passphrase);
+                    opened.map_err(|e| if jwe.tpm_pcrs().is_some() { e } else { without_reseal(e) })
                 }
                 _ => continue,
             };
@@ -214,11 +217,12 @@ impl TokenArgs {
         header: &dyn Header,
         keyslot: Option<u32>,
         certificates: &CertificateArgs,
+        keyfiles: &[Credential],
     ) -> Result<Option<Released>> {
         if header.sealed().is_empty() {
             return Ok(None);
         }
-        match self.release(header, keyslot, certificates) {
+        match self.release(header, keyslot, certificates, keyfiles) {
             Ok(released) => Ok(Some(released)),
             Err(e) if matches!(e.kind, ErrorKind::Cancelled) => Err(e),
             Err(e) => {
@@ -329,14 +333,9 @@ pub fn read(file: &Path) -> Result<Vec<u8>> {
     read().map_err(|e| e.at(file))
 }
 
-/// Adds the advice to seal anew, for a binding of clevis in a header: one in a file has no such verb.
-pub fn with_reseal(error: Error, by: &Releaser) -> Error {
-    match by {
-        Releaser::Clevis(jwe) if jwe.tpm_pcrs().is_some() && matches!(error.kind, ErrorKind::WrongCredential(_)) => {
-            error.advise(Advice::Reseal)
-        }
-        _ => error,
-    }
+/// Drops the advice to seal anew, for what no verb seals anew: bindings of clevis to more than a TPM, or in a file.
+pub fn without_reseal(error: Error) -> Error {
+    Error { advice: error.advice.filter(|advice| **advice != Advice::Reseal), ..error }
 }
 
 fn cannot_be_used(sealed: &[Sealed]) -> Error {

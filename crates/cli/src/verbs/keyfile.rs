@@ -15,7 +15,7 @@ use crate::opening::binding::{self, BindArgs};
 use crate::opening::credentials::{self, Source};
 use crate::opening::fido2::Fido2Args;
 use crate::opening::new_file;
-use crate::opening::tokens::TokenArgs;
+use crate::opening::tokens::{TokenArgs, without_reseal};
 use crate::process::guard;
 use crate::terminal::end_heading::EndHeading;
 use crate::terminal::file_name::FileName;
@@ -183,8 +183,8 @@ impl SealedArgs {
                 .into());
         }
         let jwe = Jwe::parse_line(&credentials::read_file(path, 2 * LONGEST)?).map_err(|e| e.at(path))?;
-        let secret =
-            jwe.open(&TokenArgs::of(self.tpm2_device.clone(), &self.fido2, &self.tang)).map_err(|e| e.at(path))?;
+        let opened = jwe.open(&TokenArgs::of(self.tpm2_device.clone(), &self.fido2, &self.tang));
+        let secret = opened.map_err(|e| without_reseal(e).at(path))?;
         let mut out = io::stdout();
         out.write_all(&secret).and_then(|()| out.flush()).map_err(Error::from)?;
         Ok(())

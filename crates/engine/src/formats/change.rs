@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 use crate::advice::Warning;
 use crate::credential::{Credential, Unlock};
 use crate::edit::Edit;
+use crate::formats::bitlocker::TpmSealing;
 use crate::spec::Cost;
 use crate::store::Store;
 
@@ -98,6 +99,8 @@ pub struct NewCredential<'a> {
     pub unbound_bits: Option<u32>,
     /// For a new or replaced keyslot: its token, in which the keyslot number is filled in.
     pub token: Option<&'a Map<String, Value>>,
+    /// For a new or replaced protector of BitLocker: the TPM to which it is sealed.
+    pub tpm: Option<&'a TpmSealing>,
 }
 
 /// The source for restoring a header.

@@ -40,7 +40,7 @@ pub enum Releaser {
     Fido2(Box<fido2::Fido2Token>),
     /// A clevis binding.
     Clevis(Box<clevis::Jwe>),
-    /// A TPM, which sealed BitLocker's volume master key itself.
+    /// A TPM, perhaps with a PIN or a startup key, for a protector of BitLocker.
     MasterKey(Box<SealedMasterKey>),
     /// Something unknown to this program.
     Other,

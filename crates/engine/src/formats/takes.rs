@@ -62,6 +62,7 @@ impl NewCredential<'_> {
             asked(&[(self.pim.is_some_and(|pim| pim > 0), Parameter::Pim), (self.hash.is_some(), Parameter::Hash)]);
         all.extend(self.cost.parameters());
         all.extend(self.token.map(|_| Parameter::Token));
+        all.extend(self.tpm.map(|_| Parameter::Tpm));
         all
     }
 }

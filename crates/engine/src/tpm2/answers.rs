@@ -2,6 +2,7 @@
 
 use std::io;
 
+use crate::advice::Advice;
 use crate::error::{Error, ErrorKind};
 
 /// The TPM is busy: send the command again.
@@ -38,7 +39,8 @@ pub fn failure(code: u32) -> Error {
         INTEGRITY | HANDLE => refused(
             "another TPM sealed it, or this one was cleared since",
             "Open the volume with a passphrase or recovery key, and seal it anew.",
-        ),
+        )
+        .advise(Advice::Reseal),
         SIGNATURE => refused(
             "the signature of the TPM's policy is wrong",
             "Check that the signature file is for \
@@ -52,8 +54,7 @@ pub fn failure(code: u32) -> Error {
 
 /// The error if the machine is not in the state in which the TPM unseals; `what` says how it differs.
 pub fn other_state(what: String) -> Error {
-    Error::new(ErrorKind::WrongCredential(what)).hint(
-        "This is normal after an update of the firmware, boot loader or their settings. Open the volume with a \
-         passphrase or recovery key, and seal it anew.",
-    )
+    let hint = "This is normal after an update of the firmware, boot loader or their settings. Open the volume with a \
+                passphrase or recovery key, and seal it anew.";
+    Error::new(ErrorKind::WrongCredential(what)).hint(hint).advise(Advice::Reseal)
 }

@@ -9,7 +9,6 @@ use serde_json::{Map, Value, json};
 
 use super::wire::{WireReader, odd};
 use super::{Bank, Parent, Pcrs, Pin, Policy, SealedObject, Signed, Tpm};
-use crate::advice::Advice;
 use crate::error::{Error, ErrorKind, Result};
 use crate::private_keys::{rsa_fingerprint, rsa_public_key};
 use crate::{hex, random};
@@ -66,7 +65,7 @@ impl Envelope {
             }
         };
         let secret = tpm.unseal(&self.parent, &self.blob, &self.policy, self.digest.as_deref(), &pin);
-        Ok(random::as_passphrase(&secret.map_err(with_command)?))
+        Ok(random::as_passphrase(&secret?))
     }
 
     /// Checks without a PIN that the PCRs are as when it was sealed.
@@ -74,7 +73,7 @@ impl Envelope {
     /// # Errors
     /// `WrongCredential` that says which PCR changed, if that can be told; `Io`.
     pub fn check(&self, tpm: &mut Tpm) -> Result<()> {
-        tpm.check(&self.blob, &self.policy, self.digest.as_deref()).map_err(with_command)
+        tpm.check(&self.blob, &self.policy, self.digest.as_deref())
     }
 
     /// Parses a token. Missing fields get the meaning from before systemd introduced them.
@@ -179,12 +178,6 @@ impl Signed {
         let (modulus, fingerprint) = (key.modulus().to_vec(), rsa_fingerprint(&key));
         Ok(Self { pcrs, modulus, exponent, fingerprint, pem, signatures: Vec::new() })
     }
-}
-
-/// Adds the advice to seal anew to errors whose hint ends with that.
-fn with_command(error: Error) -> Error {
-    let ends = error.hint.as_deref().is_some_and(|hint| hint.ends_with("seal it anew."));
-    if ends { error.advise(Advice::Reseal) } else { error }
 }
 
 fn malformed(field: &'static str, what: &str) -> Error {

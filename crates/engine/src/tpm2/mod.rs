@@ -65,6 +65,8 @@ const FIXED_TPM: u32 = 1 << 1;
 const FIXED_PARENT: u32 = 1 << 4;
 const SENSITIVE_DATA_ORIGIN: u32 = 1 << 5;
 const USER_WITH_AUTH: u32 = 1 << 6;
+/// Wrong passwords for it do not lock the TPM.
+const NO_DA: u32 = 1 << 10;
 const RESTRICTED: u32 = 1 << 16;
 const DECRYPTS: u32 = 1 << 17;
 const SIGNS: u32 = 1 << 18;
@@ -109,6 +111,11 @@ impl Bank {
     /// Its name.
     pub fn name(self) -> &'static str {
         self.row().1
+    }
+
+    /// The bank whose digests have this size, in bytes.
+    pub(crate) fn of_size(size: usize) -> Option<Self> {
+        BANKS.iter().map(|(bank, ..)| *bank).find(|bank| bank.hash().size == size)
     }
 
     fn algorithm(self) -> u16 {
@@ -280,12 +287,17 @@ impl Pin {
         Self(Secret::zeroed(0))
     }
 
+    /// A PIN as the TPM gets it.
+    pub(crate) fn raw(password: &[u8]) -> Self {
+        let len = password.len() - password.iter().rev().take_while(|byte| **byte == 0).count();
+        Self(Secret::copy_from(&password[..len]))
+    }
+
     /// A PIN hashed like in systemd (systemd, src/shared/tpm2-util.c).
     pub fn hashed(typed: &[u8]) -> Self {
         let mut hash = Secret::zeroed(SIZE);
         SHA256.digest(&[typed], &mut hash);
-        let len = SIZE - hash.iter().rev().take_while(|byte| **byte == 0).count();
-        Self(Secret::copy_from(&hash[..len]))
+        Self::raw(&hash)
     }
 }
 
@@ -380,7 +392,11 @@ impl Tpm {
             let trial = tpm.start(Kind::Trial, None)?;
             let digest = tpm.with(trial.handle, |tpm| tpm.satisfy(&trial, policy))?;
             let session = tpm.start(Kind::Hmac, Some(&parent))?;
-            let blob = tpm.with(session.handle, |tpm| tpm.create(&session, &parent, secret, &digest, pin))?;
+            // As Windows has it: without a PIN nobody can guess wrong, and a locked TPM still releases it.
+            let no_lockout = if policy.pin_first && pin.0.is_empty() { NO_DA } else { 0 };
+            let area = Bytes::new().u16(ALG_KEYED_HASH).u16(ALG_SHA256).u32(FIXED_TPM | FIXED_PARENT | no_lockout);
+            let public = area.sized(&digest).u16(ALG_NULL).sized(&[]);
+            let blob = tpm.with(session.handle, |tpm| tpm.create(&session, &parent, secret, &public, pin))?;
             Ok((blob, digest))
         })
     }
@@ -432,6 +448,17 @@ impl Tpm {
             }
         }
         Err(measured::changed(&forms, &values, wanted, self.log.as_ref()))
+    }
+
+    /// The digest of the values of these PCRs.
+    ///
+    /// # Errors
+    /// `WrongCredential` if the TPM lacks their bank; `Io`.
+    pub(crate) fn pcr_digest(&mut self, pcrs: Pcrs) -> Result<Vec<u8>> {
+        let (values, hash) = (self.pcr_values(pcrs)?, pcrs.bank.hash());
+        let mut digest = vec![0; hash.size];
+        hash.checksum(&values.iter().map(Vec::as_slice).collect::<Vec<_>>(), &mut digest);
+        Ok(digest)
     }
 
     /// The values of these PCRs, in order (Part 3, `TPM2_PCR_Read`: a response has at most eight).
@@ -534,13 +561,10 @@ impl Tpm {
         session: &TpmSession,
         parent: &Object,
         secret: &[u8],
-        policy: &[u8],
+        public: &[u8],
         pin: &Pin,
     ) -> Result<SealedObject> {
-        let public = Bytes::new().u16(ALG_KEYED_HASH).u16(ALG_SHA256).u32(FIXED_TPM | FIXED_PARENT).sized(policy);
-        let public = public.u16(ALG_NULL).sized(&[]);
-        let parameters =
-            Bytes::new().within(|bytes| bytes.sized(&pin.0).sized(secret)).sized(&public).sized(&[]).u32(0);
+        let parameters = Bytes::new().within(|bytes| bytes.sized(&pin.0).sized(secret)).sized(public).sized(&[]).u32(0);
         let exchange = SessionExchange::new(session, &[], true)?;
         let answer = self.in_session(&exchange, DECRYPT | CONTINUE, CREATE, parent, parameters)?;
         let mut reader = WireReader(&answer);
@@ -720,6 +744,12 @@ pub(crate) fn fuzz_answers(bytes: &[u8]) {
     let _ = tpm().seal(&Parent::Ecc, &[7; 32], &policy, &Pin::hashed(b"pin"));
     let blob = SealedObject { private: vec![1; 16], public: vec![0, 8, 0, 11, 0, 0, 0, 0, 0, 1, 5] };
     let _ = tpm().unseal(&Parent::Rsa, &blob, &policy, None, &Pin::hashed(b"pin"));
-    let _ =
-        EventLog::parse(bytes).map(|log| measured::changed(&policy.forms(), &[vec![0; SIZE]], &[0; SIZE], Some(&log)));
+}
+
+/// See [`crate::fuzzing::tpm2_event_log`].
+pub(crate) fn fuzz_event_log(bytes: &[u8]) {
+    let Ok(log) = EventLog::parse(bytes) else { return };
+    let policy = Policy { pcrs: Pcrs { bank: Bank::Sha256, mask: 1 | 1 << 4 | 1 << 7 }, ..Policy::default() };
+    let values = [const { [0; SIZE] }; 3].map(Vec::from);
+    let _ = measured::changed(&policy.forms(), &values, &[0; SIZE], Some(&log));
 }

@@ -35,10 +35,13 @@ pub enum Protector {
     StartupKey,
     /// A key stored in plaintext: the volume is suspended.
     ClearKey,
-    /// A blob for a TPM to unseal.
-    Tpm,
-    /// A blob for a TPM to unseal with a PIN.
-    TpmPin,
+    /// A blob for a TPM to unseal, perhaps with a PIN, perhaps together with a BEK file.
+    Tpm {
+        /// The PIN.
+        pin: Option<String>,
+        /// Whether there is a BEK file.
+        startup_key: bool,
+    },
     /// A blob for a smart card to decrypt.
     SmartCard,
 }
@@ -95,8 +98,8 @@ pub struct Volume {
     pub contents: Option<Vec<u8>>,
     /// Areas that were free and never encrypted ("used space only"): they are zeros on disk.
     pub unused: Vec<Range<u64>>,
-    /// The blob sealed by a TPM, for protectors that have one. By default noise.
-    pub tpm_blob: Option<Vec<u8>>,
+    /// The blobs sealed by a TPM, for protectors that have one, in their order. By default noise.
+    pub tpm_blobs: Vec<Vec<u8>>,
     /// The seed of keys, salts, GUIDs and noise.
     pub seed: u64,
 }
@@ -120,7 +123,7 @@ impl Volume {
             unknown_property: false,
             contents: None,
             unused: Vec::new(),
-            tpm_blob: None,
+            tpm_blobs: Vec::new(),
             seed: 1,
         }
     }
@@ -213,6 +216,17 @@ pub enum Unlock {
     Clear,
 }
 
+/// What a TPM has to seal for a protector: it makes one of [`Volume::tpm_blobs`].
+#[derive(Clone, Debug)]
+pub struct ToSeal {
+    /// The bytes to seal.
+    pub secret: Vec<u8>,
+    /// The password of the sealed object.
+    pub password: Vec<u8>,
+    /// The BEK file that also belongs to it: its name and its bytes.
+    pub startup_key: Option<(String, Vec<u8>)>,
+}
+
 /// A volume that was made.
 #[derive(Clone)]
 pub struct Made {
@@ -232,6 +246,8 @@ pub struct Made {
     pub fvek: Vec<u8>,
     /// The keys, in the order of the protectors. Those that need hardware are left out.
     pub unlocks: Vec<Unlock>,
+    /// What a TPM has to seal, for each protector with one.
+    pub to_seal: Vec<ToSeal>,
     /// Positions in the volume.
     pub layout: Layout,
     /// The description that it was made from.
@@ -316,6 +332,7 @@ struct Making<'a> {
     fvek: Vec<u8>,
     protectors: Vec<[u8; 16]>,
     unlocks: Vec<Unlock>,
+    to_seal: Vec<ToSeal>,
 }
 
 impl<'a> Making<'a> {
@@ -329,8 +346,8 @@ impl<'a> Making<'a> {
         }
         let (guid, vmk) = (array(&mut random), array(&mut random));
         let layout = Layout::new(volume);
-        let (nonces, protectors, unlocks) = (Nonces::default(), Vec::new(), Vec::new());
-        Self { volume, random, nonces, layout, guid, vmk, fvek, protectors, unlocks }
+        let (nonces, protectors, unlocks, to_seal) = (Nonces::default(), Vec::new(), Vec::new(), Vec::new());
+        Self { volume, random, nonces, layout, guid, vmk, fvek, protectors, unlocks, to_seal }
     }
 
     fn made(mut self) -> Made {
@@ -352,8 +369,8 @@ impl<'a> Making<'a> {
         }
         self.boot(&mut image);
         let (features, volume) = (self.features(), self.volume.clone());
-        let Self { guid, protectors, vmk, fvek, unlocks, layout, .. } = self;
-        Made { image, plaintext, features, guid, protectors, vmk, fvek, unlocks, layout, volume }
+        let Self { guid, protectors, vmk, fvek, unlocks, to_seal, layout, .. } = self;
+        Made { image, plaintext, features, guid, protectors, vmk, fvek, unlocks, to_seal, layout, volume }
     }
 
     fn seal(&self) -> Seal {
@@ -575,11 +592,15 @@ impl<'a> Making<'a> {
                 let key: [u8; 32] = array(&mut self.random);
                 (0, vec![Datum::key(0x2000, &key), self.sealed_vmk(&key)])
             }
-            Protector::Tpm => (0x0100, vec![self.tpm_blob()]),
-            Protector::TpmPin => {
-                let key: [u8; 32] = array(&mut self.random);
-                let salt: [u8; 16] = array(&mut self.random);
-                (0x0500, vec![stretch_datum(0x1000, salt, &[]), self.tpm_blob(), self.sealed_vmk(&key)])
+            Protector::Tpm { pin: None, startup_key: false } => {
+                let secret = Datum { version: 0, ..Datum::key(0x2003, &self.vmk) }.bytes();
+                let blob = self.tpm_blob();
+                self.to_seal.push(ToSeal { secret, password: Vec::new(), startup_key: None });
+                (0x0100, vec![blob])
+            }
+            Protector::Tpm { pin, startup_key } => {
+                let number = 0x0100 | if pin.is_some() { 0x0400 } else { 0 } | if *startup_key { 0x0200 } else { 0 };
+                (number, self.by_tpm(&guid, pin.as_deref(), *startup_key))
             }
             Protector::SmartCard => {
                 let key: [u8; 32] = array(&mut self.random);
@@ -629,10 +650,51 @@ impl<'a> Making<'a> {
         inner
     }
 
+    /// The datums of a protector whose TPM releases an intermediate key, as in the metadata that en4rab/SPITkey shows.
+    fn by_tpm(&mut self, guid: &[u8; 16], pin: Option<&str>, startup_key: bool) -> Vec<Datum> {
+        let mut key: [u8; 32] = array(&mut self.random);
+        let intermediate = Datum { version: 0, ..Datum::key(0x2000, &key) };
+        let (mut inner, mut secret, mut password) = (Vec::new(), intermediate.bytes(), Vec::new());
+        let number = |kind| Datum::new(0, kind, [0; 4]);
+        if let Some(pin) = pin {
+            let (salt, text) = (salt_of(pin.as_bytes()), b"BitLockerAuthData\0\0\0");
+            let utf16: Vec<u8> = pin.encode_utf16().flat_map(u16::to_le_bytes).collect();
+            let stretched = crypto::stretch(crypto::password_secret(pin), salt);
+            let kept = Datum::sealed(0, &self.vmk, &mut self.nonces, 0x2004, &crypto::sha256(&utf16));
+            let before = [&[0x04, 0x20, 0x10, 0][..], &salt].concat();
+            let name = if startup_key { "TPMAndPinAndStartupKey" } else { "TPMAndPin" };
+            inner.extend([Datum::text(0, name), Datum::with(0, 3, before, &[kept]), number(0x10)]);
+            inner.push(Datum::new(0, 0x12, *text));
+            let sealed = Datum::sealed(0, &stretched, &mut self.nonces, 0x2000, &key);
+            secret = Datum { version: 0, ..sealed }.bytes();
+            password = crypto::sha256(&crypto::sha256(&[&stretched[..], text].concat()))[..20].to_vec();
+        }
+        inner.push(self.tpm_blob());
+        inner.extend(pin.into_iter().flat_map(|_| [number(0x11), number(0x13)]));
+        let mut file = None;
+        if startup_key {
+            let (of_file, name, contents) = self.startup_key(guid);
+            let copy = Datum::sealed(0, &self.vmk, &mut self.nonces, 0x2002, &of_file);
+            inner.push(Datum::with(0, 4, [0x02, 0x20, 0, 0], &[copy]));
+            key.iter_mut().zip(of_file).for_each(|(byte, other)| *byte ^= other);
+            file = Some((name, contents));
+        }
+        inner.push(self.sealed_vmk(&key));
+        self.to_seal.push(ToSeal { secret, password, startup_key: file });
+        inner
+    }
+
     fn by_startup_key(&mut self, guid: &[u8; 16]) -> Vec<Datum> {
+        let (key, name, file) = self.startup_key(guid);
+        self.unlocks.push(Unlock::StartupKey(name, file));
+        let copy = Datum::sealed(0, &self.vmk, &mut self.nonces, 0x2002, &key);
+        vec![Datum::text(0, "ExternalKey"), Datum::with(0, 4, [0x02, 0x20, 0, 0], &[copy]), self.sealed_vmk(&key)]
+    }
+
+    /// A startup key, with the name and the contents of its file.
+    fn startup_key(&mut self, guid: &[u8; 16]) -> ([u8; 32], String, Vec<u8>) {
         let key: [u8; 32] = array(&mut self.random);
-        let name = Datum::text(0, "ExternalKey");
-        let mut inner = vec![name.clone()];
+        let mut inner = vec![Datum::text(0, "ExternalKey")];
         if self.volume.volume_in_startup_key {
             inner.push(Datum::new(0x19, 0x17, self.guid));
         }
@@ -644,15 +706,13 @@ impl<'a> Making<'a> {
         file.extend([1u32, 0].map(u32::to_le_bytes).concat());
         file.extend(TIME.to_le_bytes());
         file.extend(external);
-        self.unlocks.push(Unlock::StartupKey(format!("{}.BEK", guid_text(guid).to_uppercase()), file));
-
-        let copy = Datum::sealed(0, &self.vmk, &mut self.nonces, 0x2002, &key);
-        vec![name, Datum::with(0, 4, [0x02, 0x20, 0, 0], &[copy]), self.sealed_vmk(&key)]
+        (key, format!("{}.BEK", guid_text(guid).to_uppercase()), file)
     }
 
     fn tpm_blob(&mut self) -> Datum {
         let pcrs = 0x0000_0815u32.to_le_bytes();
-        let blob = self.volume.tpm_blob.clone().unwrap_or_else(|| self.random.bytes(256));
+        let noise = self.random.bytes(256);
+        let blob = self.volume.tpm_blobs.get(self.to_seal.len()).cloned().unwrap_or(noise);
         Datum::new(0, 6, [&pcrs[..], &blob].concat())
     }
 

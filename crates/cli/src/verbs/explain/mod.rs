@@ -24,7 +24,7 @@ use claviger_engine::store::Access;
 use claviger_engine::{Credential, Error, ErrorKind, FORMATS, Result, Store, Unlock, Warning, partitions};
 use serde::Serialize;
 
-use crate::opening::{OpenArgs, files, images, tokens};
+use crate::opening::{OpenArgs, files, images};
 use crate::process::command_line::option;
 use crate::process::guard;
 use crate::terminal::exit::{self, Silent};
@@ -527,7 +527,6 @@ impl Explained {
                 }
                 Some(Err(error)) => {
                     self.findings.push(format!("{keyslots} does not open by this TPM: {}.", error.kind));
-                    let error = tokens::with_reseal(error, &sealed.by);
                     // Of several keyslots, once.
                     let known = |hint: &String| self.advice.iter().any(|advice| advice.what == *hint);
                     if let Some(hint) = advice::to_try(&error).filter(|hint| !known(hint)) {

@@ -8,6 +8,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use claviger_engine::fido2;
+use claviger_engine::formats::bitlocker::TpmSealing;
 use claviger_engine::formats::luks2::{Luks2Opens, Luks2Priority};
 use claviger_engine::formats::takes::{self, Parameter, Purpose};
 use claviger_engine::formats::{self, HeaderAttributes, HeaderFacts, KeyslotFacts, NewCredential, Protection, Removal};
@@ -18,7 +19,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::opening::OpenArgs;
-use crate::opening::binding::{self, BindArgs, SECURE_BOOT};
+use crate::opening::binding::{self, BindArgs, SECURE_BOOT, WINDOWS};
 use crate::opening::cost::CostArgs;
 use crate::opening::credentials::{NewCredentialArgs, ReadCredentials, one_on_stdin};
 use crate::opening::editing::{Editing, HeaderArgs, Written};
@@ -112,6 +113,7 @@ struct ListArgs {
   claviger keyslot add --kdf pbkdf2 disk.luks
   claviger keyslot add --recovery-password-file recovery.txt disk.bitlocker
   claviger keyslot add --startup-key /media/stick disk.bitlocker
+  claviger keyslot add --tpm2 --tpm2-with-pin disk.bitlocker
   claviger keyslot add --tpm2 --tpm2-pcrs 7 --tpm2-with-pin disk.luks
   claviger keyslot add --fido2 disk.luks")]
 struct AddArgs {
@@ -179,28 +181,22 @@ struct FreshArgs {
 }
 
 /// The options for keyslots that are not sealed.
-const ELSEWHERE: [&str; 7] = [
-    "new_password",
-    "new_keyfile",
-    "unbound",
-    "recovery_password",
-    "recovery_password_file",
-    "recovery_key_file",
-    "startup_key",
-];
+const ELSEWHERE: [&str; 6] =
+    ["new_password", "new_keyfile", "unbound", "recovery_password", "recovery_password_file", "recovery_key_file"];
 
 /// A passphrase that is generated for a LUKS2 volume and sealed.
 #[derive(clap::Args)]
 #[command(next_help_heading = "Sealed to hardware", end_heading())]
-#[command(group = binding::group().conflicts_with_all(ELSEWHERE).conflicts_with_all(["tpm2", "fido2"]))]
+#[command(group = binding::group().conflicts_with_all(ELSEWHERE).conflicts_with_all(["tpm2", "fido2", "startup_key"]))]
 struct SealedArgs {
-    /// Add a passphrase that only this machine's TPM (or --tpm2-device) releases, as systemd-cryptenroll does
+    /// Add a passphrase that only this machine's TPM (or --tpm2-device) releases, as systemd-cryptenroll does; for BitLocker, a
+    /// TPM protector, which also takes a startup key with --startup-key
     #[arg(long, group = "to_tpm", conflicts_with_all = ELSEWHERE)]
     tpm2: bool,
 
     /// Add a passphrase that only the FIDO2 key that is plugged in (or --fido2-device) computes, as systemd-cryptenroll does.
     /// Requires its PIN, if it has one, and a touch
-    #[arg(long, group = "to_fido2", conflicts_with_all = ELSEWHERE, conflicts_with = "tpm2")]
+    #[arg(long, group = "to_fido2", conflicts_with_all = ELSEWHERE, conflicts_with_all = ["tpm2", "startup_key"])]
     fido2: bool,
 
     /// Accept PCR values signed by the key in FILE (PEM, RSA), as by systemd-measure. An update then needs a new
@@ -351,6 +347,9 @@ struct Added {
     /// The file with the recovery password, or the startup key.
     #[serde(flatten)]
     file: Option<FileName>,
+    /// Whether the file alone opens the volume.
+    #[serde(skip)]
+    alone: bool,
 }
 
 #[derive(Serialize)]
@@ -420,19 +419,24 @@ fn add(args: &AddArgs) -> anyhow::Result<()> {
     }
     let editing = open.edit(Access::ReadWrite)?;
     let at = |e: Error| e.at(editing.path());
-    let fresh = args.fresh.make(&editing)?.map_or_else(|| args.sealed.make(args, &editing), |fresh| Ok(Some(fresh)))?;
+    let sealing = args.sealed.protector(args, &editing)?;
+    let fresh = match args.fresh.make(&editing)? {
+        None if sealing.is_none() => args.sealed.make(args, &editing)?,
+        fresh => fresh,
+    };
     let token = fresh.as_ref().and_then(Fresh::token);
     // The passphrase is as random as a key: stretching adds nothing.
     let cost = if token.is_some() && cost.parameters().is_empty() { cost::CHEAPEST } else { cost };
     let credentials = match &fresh {
         Some(fresh) => vec![fresh.credential()],
+        None if sealing.is_some() => Vec::new(),
         // A new keyfile replaces the passphrase; it is not combined with the current credentials.
         None => {
             let judged = editing.judged(args.new_hash.as_deref(), None, cost);
             args.new.read(&[], &StrengthMeter::of(editing.format, &judged))?
         }
     };
-    let new = new_keyslot(args, &credentials, cost, token);
+    let new = NewCredential { tpm: sealing.as_ref(), ..new_keyslot(args, &credentials, cost, token) };
     let prepared = editing.editor.add(&*editing.store, &editing.narrow(), &new, args.at).map_err(at)?;
     cancel::check()?;
     // The new credential is saved before a keyslot depends on it.
@@ -445,10 +449,13 @@ fn add(args: &AddArgs) -> anyhow::Result<()> {
         }
         at(e)
     })?;
-    editing.opens_with(&credentials, None, None, prepared.keyslot).map_err(at)?;
+    if sealing.is_none() {
+        editing.opens_with(&credentials, None, None, prepared.keyslot).map_err(at)?;
+    }
     let written = Written::of(editing.path(), prepared);
+    let alone = sealing.is_none();
     let file = file.map(|(_, path)| FileName::new("file", path));
-    output::print(&Added { written, file }, args.json)?;
+    output::print(&Added { written, file, alone }, args.json)?;
     fresh.as_ref().map_or(Ok(()), Fresh::show)
 }
 
@@ -463,6 +470,35 @@ enum Fresh {
 }
 
 impl SealedArgs {
+    /// The TPM for a protector, if one is requested and the format has those instead of tokens. Fails if it has neither.
+    fn protector(&self, args: &AddArgs, editing: &Editing<'_>) -> claviger_engine::Result<Option<TpmSealing>> {
+        if !self.tpm2 {
+            return Ok(None);
+        }
+        let (name, takes) = (editing.format.name(), editing.format.takes());
+        let check = |asked| takes::check(name, &takes, Purpose::Creating, &[asked]).map_err(|e| e.at(editing.path()));
+        check(Parameter::Tpm)?;
+        if takes.to(Purpose::Creating).contains(&Parameter::Token) {
+            return if args.fresh.startup_key.is_some() {
+                check(Parameter::StartupKey).map(|()| None)
+            } else {
+                Ok(None)
+            };
+        }
+        if self.tpm2_public_key.is_some() {
+            check(Parameter::Token)?;
+        }
+        let pin = self.new_pin()?;
+        let pcrs = self.bind.pcrs.unwrap_or(WINDOWS);
+        TpmSealing::new(args.open.tokens().tpm()?, pcrs, pin).map(Some)
+    }
+
+    /// The new PIN, if one is required.
+    fn new_pin(&self) -> claviger_engine::Result<Option<Secret>> {
+        let pin = || tokens::pin(&tokens::NEW_TPM_PIN, self.new_tpm2_pin_file.as_deref());
+        self.tpm2_with_pin.then(pin).transpose()
+    }
+
     /// Creates the requested credential; `None` if none is requested. Fails if the format does not have it.
     fn make(&self, args: &AddArgs, editing: &Editing<'_>) -> claviger_engine::Result<Option<Fresh>> {
         if !self.tpm2 && !self.fido2 && !self.bind.given() {
@@ -481,10 +517,7 @@ impl SealedArgs {
         }
         let policy = self.policy()?;
         let mut tpm = args.open.tokens().tpm()?;
-        let pin = self
-            .tpm2_with_pin
-            .then(|| tokens::pin(&tokens::NEW_TPM_PIN, self.new_tpm2_pin_file.as_deref()))
-            .transpose()?;
+        let pin = self.new_pin()?;
         let (envelope, passphrase) = Envelope::seal(&mut tpm, policy, pin.as_deref())?;
         Ok(Some(Fresh::Sealed(passphrase, envelope.token())))
     }
@@ -586,7 +619,8 @@ fn new_keyslot<'a>(
     cost: claviger_engine::spec::Cost<'a>,
     token: Option<&'a Map<String, Value>>,
 ) -> NewCredential<'a> {
-    NewCredential { credentials, hash: args.new_hash.as_deref(), cost, unbound_bits: args.unbound, token, pim: None }
+    let (hash, unbound_bits) = (args.new_hash.as_deref(), args.unbound);
+    NewCredential { credentials, hash, cost, unbound_bits, token, ..NewCredential::default() }
 }
 
 fn remove(args: &RemoveArgs) -> anyhow::Result<()> {
@@ -705,7 +739,8 @@ impl Report for Added {
     fn text(&self, out: &mut dyn Write) -> io::Result<()> {
         self.written.text(out)?;
         match &self.file {
-            Some(file) => writeln!(out, "{file}: it alone opens the volume. Keep it somewhere else."),
+            Some(file) if self.alone => writeln!(out, "{file}: it alone opens the volume. Keep it somewhere else."),
+            Some(file) => writeln!(out, "{file}: it opens the volume together with the TPM."),
             None => Ok(()),
         }
     }

@@ -4,7 +4,8 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 
 use claviger_engine::clevis::{Binding, Jwe};
-use claviger_engine::formats::{NewCredential, Releaser};
+use claviger_engine::formats::bitlocker::TpmSealing;
+use claviger_engine::formats::{NewCredential, Prepared, Releaser};
 use claviger_engine::store::Access;
 use claviger_engine::tpm2::{Envelope, Pcrs, Policy};
 use claviger_engine::{Credential, Error, Header, Result, Secret};
@@ -12,7 +13,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::opening::cost::CHEAPEST;
-use crate::opening::editing::Written;
+use crate::opening::editing::{Editing, Written};
 use crate::opening::tokens::TokenArgs;
 use crate::opening::{OpenArgs, binding, tokens};
 use crate::terminal::end_heading::EndHeading;
@@ -26,7 +27,8 @@ use crate::terminal::{advice, cancel};
 /// (or --tpm2-device), and replaces the old one in the same keyslot and token. Whenever that is interrupted, one of the
 /// two is there; the old one is overwritten last.
 ///
-/// PCRs, their bank, the key for signed PCRs, and whether there is a PIN stay the same unless options change them.
+/// PCRs, their bank, the key for signed PCRs, and whether there is a PIN stay the same unless options change them. A
+/// BitLocker protector keeps its PIN and its startup key, and neither is asked for.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   claviger keyslot reseal disk.luks
@@ -94,7 +96,15 @@ struct Target {
     keyslot: u32,
     token: u32,
     policy: Policy,
-    clevis: bool,
+    kind: SealedKind,
+}
+
+/// What is sealed, and by which program's rules.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum SealedKind {
+    Systemd,
+    Clevis,
+    BitLocker,
 }
 
 pub fn run(args: &Args) -> anyhow::Result<()> {
@@ -102,14 +112,33 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let devices = open.how.tokens.clone().with_tpm();
     open.how.tokens = open.how.tokens.without_tpm();
     let (editing, target) = open.edit_for(Access::ReadWrite, |header| target(header, args.number))?;
-    let at = |e: Error| e.at(editing.path());
     let target = args.sealed.changed(target)?;
+    let resealed = match target.kind {
+        SealedKind::BitLocker => reseal_protector(&editing, &devices, target)?,
+        SealedKind::Systemd | SealedKind::Clevis => reseal_keyslot(args, &editing, &devices, target)?,
+    };
+    output::print(&resealed, args.json)
+}
+
+/// Replaces a protector of BitLocker. The TPM has released the new one before it is written.
+fn reseal_protector(editing: &Editing<'_>, devices: &TokenArgs, target: Target) -> anyhow::Result<Resealed> {
+    let at = |e: Error| e.at(editing.path());
+    let sealing = TpmSealing::new(devices.tpm()?, target.policy.pcrs, None)?;
+    let new = NewCredential { tpm: Some(&sealing), ..NewCredential::default() };
+    let prepared = editing.editor.replace(&*editing.store, &editing.narrow(), &new, target.keyslot).map_err(at)?;
+    cancel::check()?;
+    prepared.edit.carry_out(&*editing.store).map_err(at)?;
+    Ok(Resealed::new(editing, prepared, target, true))
+}
+
+fn reseal_keyslot(args: &Args, editing: &Editing<'_>, devices: &TokenArgs, target: Target) -> anyhow::Result<Resealed> {
+    let at = |e: Error| e.at(editing.path());
     let pin = target
         .policy
         .pin
         .then(|| tokens::pin(&tokens::NEW_TPM_PIN, args.sealed.new_tpm2_pin_file.as_deref()))
         .transpose()?;
-    let (passphrase, token, tested) = target.seal(&devices, pin.as_deref())?;
+    let (passphrase, token, tested) = target.seal(devices, pin.as_deref())?;
     let credentials = [Credential::Passphrase(passphrase)];
     // The passphrase is as random as a key: stretching adds nothing.
     let new =
@@ -118,46 +147,47 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     cancel::check()?;
     prepared.edit.carry_out(&*editing.store).map_err(at)?;
     editing.opens_with(&credentials, None, None, Some(target.keyslot)).map_err(at)?;
-    let Target { keyslot, token, policy: Policy { pcrs, pin, .. }, .. } = target;
-    let devices = ["--tpm2-device", "--tpm2-signature"].into_iter().filter_map(advice::given);
-    let devices: String = devices.map(|option| format!(" {}", output::command([option]))).collect();
-    let test = advice::with_volume(&format!("`claviger keyslot test --token-only --slot={keyslot}{devices} VOLUME`"));
-    let resealed = Resealed {
-        path: output::printable(&editing.path().to_string_lossy()),
-        test,
-        tested,
-        written: Written::of(editing.path(), prepared),
-        pcrs: pcrs.numbers().collect(),
-        bank: pcrs.bank.name(),
-        token,
-        pin,
-        keyslot,
-    };
-    output::print(&resealed, args.json)
+    Ok(Resealed::new(editing, prepared, target, tested))
+}
+
+impl Resealed {
+    fn new(editing: &Editing<'_>, prepared: Prepared, target: Target, tested: bool) -> Self {
+        let Target { keyslot, token, policy: Policy { pcrs, pin, .. }, .. } = target;
+        let devices = ["--tpm2-device", "--tpm2-signature"].into_iter().filter_map(advice::given);
+        let devices: String = devices.map(|option| format!(" {}", output::command([option]))).collect();
+        let test =
+            advice::with_volume(&format!("`claviger keyslot test --token-only --slot={keyslot}{devices} VOLUME`"));
+        Self {
+            path: output::printable(&editing.path().to_string_lossy()),
+            test,
+            tested,
+            written: Written::of(editing.path(), prepared),
+            pcrs: pcrs.numbers().collect(),
+            bank: pcrs.bank.name(),
+            token,
+            pin,
+            keyslot,
+        }
+    }
 }
 
 /// The keyslot to seal anew.
 ///
 /// # Errors
-/// `Misuse` if there is none, or several and no number; `Unsupported` for BitLocker's protectors.
+/// `Misuse` if there is none, or several and no number.
 fn target(header: &dyn Header, number: Option<u32>) -> Result<Target> {
     let all = header.sealed();
-    if all.iter().any(|sealed| matches!(sealed.by, Releaser::MasterKey(_))) {
-        return Err(Error::unsupported("sealing a protector of Windows anew").hint(
-            "Windows does that itself: open the volume once with its recovery password when it starts, or suspend protection \
-             with `claviger keyslot suspend VOLUME`, and resume it in Windows with `manage-bde -protectors -enable C:`.",
-        ));
-    }
     let mut targets = Vec::new();
     for sealed in &all {
-        let pcrs = |jwe: &Jwe| jwe.tpm_pcrs().map(|pcrs| (Policy { pcrs, ..Policy::default() }, true));
-        let policy = match &sealed.by {
-            Releaser::Tpm(envelope) => Some((envelope.policy.clone(), false)),
-            Releaser::Clevis(jwe) => pcrs(jwe),
-            _ => None,
+        let of_pcrs = |pcrs, pin| Policy { pcrs, pin, ..Policy::default() };
+        let (policy, kind) = match &sealed.by {
+            Releaser::Tpm(envelope) => (Some(envelope.policy.clone()), SealedKind::Systemd),
+            Releaser::Clevis(jwe) => (jwe.tpm_pcrs().map(|pcrs| of_pcrs(pcrs, false)), SealedKind::Clevis),
+            Releaser::MasterKey(key) => (Some(of_pcrs(key.pcrs(), key.takes_pin())), SealedKind::BitLocker),
+            _ => continue,
         };
-        let Some((policy, clevis)) = policy else { continue };
-        let of = |keyslot: &u32| Target { keyslot: *keyslot, token: sealed.token, policy: policy.clone(), clevis };
+        let Some(policy) = policy else { continue };
+        let of = |keyslot: &u32| Target { keyslot: *keyslot, token: sealed.token, policy: policy.clone(), kind };
         targets.extend(sealed.keyslots.iter().filter(|keyslot| number.is_none_or(|n| n == **keyslot)).map(of));
     }
     match (&targets[..], number) {
@@ -183,10 +213,13 @@ impl SealedArgs {
             pcrs.mask = wanted.mask;
         }
         *pin = (*pin || self.tpm2_with_pin || self.new_tpm2_pin_file.is_some()) && !self.tpm2_without_pin;
-        if target.clevis && *pin {
-            return Err(Error::misuse("clevis has no PINs"));
+        let changes_pin = self.tpm2_with_pin || self.tpm2_without_pin || self.new_tpm2_pin_file.is_some();
+        match target.kind {
+            SealedKind::Clevis if *pin => Err(Error::misuse("clevis has no PINs")),
+            SealedKind::BitLocker if changes_pin => Err(Error::misuse("a BitLocker protector keeps its PIN")
+                .hint("Add another protector: `claviger keyslot add --tpm2 --tpm2-with-pin VOLUME`.")),
+            _ => Ok(target),
         }
-        Ok(target)
     }
 }
 
@@ -194,7 +227,7 @@ impl Target {
     /// Seals a new passphrase, and checks that the TPM releases it before the old one goes. Returns whether that was possible, too.
     fn seal(&self, devices: &TokenArgs, pin: Option<&[u8]>) -> Result<(Secret, Map<String, Value>, bool)> {
         // A software TPM has one connection at a time.
-        let (token, passphrase, released) = if self.clevis {
+        let (token, passphrase, released) = if self.kind == SealedKind::Clevis {
             let (token, passphrase) = Binding::tpm(&mut devices.tpm()?, self.policy.pcrs)?.bind()?;
             let released = Jwe::parse(&token)?.open(devices)?;
             (token, passphrase, Some(released))

@@ -208,6 +208,18 @@ pub static SCENARIOS: &[Scenario] = &[
         new: &[CAT_NEW],
     },
     Scenario {
+        name: "recovery replace",
+        before: &[luks2!("--size 2M v"), "recovery make --password-file pw --output r v"],
+        verb: "recovery replace --yes --password-file pw --output r2 v",
+        again: &[
+            "rm r2; recovery replace --yes --old 1 --password-file pw --output r2 v",
+            "rm r2; recovery replace --yes --password-file pw --output r2 v",
+        ],
+        old: &[CAT, "cat --password-file r v"],
+        between: &[],
+        new: &[CAT, "cat --password-file r2 v"],
+    },
+    Scenario {
         name: "token import",
         before: &[luks2!("--size 2M v")],
         verb: "token import v token",

@@ -6,13 +6,14 @@ use std::process::Command;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use claviger_testkit::bitlocker::maker::{Kind, Protector, Volume};
+use claviger_testkit::bitlocker::maker::{Kind, Made, Protector, ToSeal, Volume};
 use claviger_testkit::faults::{self, Fault};
 use claviger_testkit::tools;
 use serde_json::{Value, json};
 
 use crate::common::tpm::Tpm;
 use crate::common::*;
+use crate::serving::key_process::ISOLATED;
 
 const PIN: &str = "4711";
 
@@ -159,7 +160,7 @@ fn systemd_opens_what_was_sealed_here() {
     let other = setting.folder.volume("disk.tc", "1M", &[]);
     let device = setting.tpm.device();
     run(["keyslot", "add", "--tpm2", "--tpm2-device", &device, "--password-file", &setting.folder.password, &other])
-        .fails(1, &["token"]);
+        .fails(1, &["takes no TPM", "LUKS2 and BitLocker do"]);
     setting.add(&["--tpm2-pcrs", "24"]).fails(1, &["0 to 23"]);
 }
 
@@ -264,46 +265,201 @@ fn newer_tokens_open() {
     }
 }
 
-/// Windows seals the volume master key by itself. tpm2-tools make the same here, as it was seen when Windows starts.
+/// A key process is sealed to a state of the machine: the TPM gives it the key, after each lock again, and only in that state.
+#[test]
+fn an_isolated_volume_is_opened_by_the_state_of_the_machine() {
+    let Some(setting) = Setting::new() else { return };
+    setting.add(&["--tpm2-pcrs", "7"]).succeeds();
+    let device = setting.tpm.device();
+    let by_tpm = ["--token-only", "--tpm2-device", &device];
+    let socket = setting.folder.str("s");
+    let serve = [&[ISOLATED, "--socket", &socket], &by_tpm[..], &[&setting.volume]].concat();
+    let served = Served::start(&serve);
+    let unlock = |how: &[&str]| run([&["unlock"], how, &[&setting.volume]].concat());
+    run(["lock", &setting.volume]).succeeds();
+    unlock(&by_tpm).succeeds();
+    let Some((wrote, said)) = qemu_io(&served.uri, "write -P 0x5a 0 1M") else { return };
+    assert!(wrote, "{said}");
+    run(["lock", &setting.volume]).succeeds();
+    setting.update(7);
+    unlock(&by_tpm).fails(2, &["PCR 7 (Secure Boot state)"]);
+    setting.tpm.assert_empty();
+    unlock(&["--password-file", &setting.folder.password]).succeeds();
+    let (read, said) = qemu_io(&served.uri, "read -P 0x5a 0 1M").expect("as before");
+    assert!(read, "{said}");
+}
+
+/// A TPM with the shared storage key, as Windows leaves it.
+fn with_storage_key(tpm: &Tpm, folder: &Folder) {
+    let srk = "restricted|decrypt|fixedtpm|fixedparent|sensitivedataorigin|userwithauth|noda";
+    tpm.tool("tpm2_createprimary", &["-C", "o", "-G", "rsa", "-a", srk, "-c", &folder.str("srk")]);
+    tpm.tool("tpm2_evictcontrol", &["-C", "o", "-c", &folder.str("srk"), "0x81000001"]);
+    tpm.flush();
+}
+
+/// Seals this with tpm2-tools as Windows does, and returns the blob of the protector.
+fn sealed_as_by_windows(tpm: &Tpm, folder: &Folder, to_seal: &ToSeal) -> Vec<u8> {
+    let at = |name: &str| folder.str(name);
+    fs::write(at("secret"), &to_seal.secret).expect("a file");
+    tpm.tool("tpm2_startauthsession", &["-S", &at("session")]);
+    tpm.tool("tpm2_policyauthvalue", &["-S", &at("session")]);
+    tpm.tool("tpm2_policypcr", &["-S", &at("session"), "-l", "sha256:7,11", "-L", &at("policy")]);
+    tpm.flush();
+    let password = format!("hex:{}", to_seal.password.iter().map(|byte| format!("{byte:02x}")).collect::<String>());
+    let how = match to_seal.password.is_empty() {
+        true => vec!["-C", "0x81000001", "-a", "fixedtpm|fixedparent|noda"],
+        false => vec!["-C", "0x81000001", "-a", "fixedtpm|fixedparent", "-p", &password],
+    };
+    let sealed = ["-L", &at("policy"), "-i", &at("secret"), "-u", &at("pub"), "-r", &at("priv")];
+    tpm.tool("tpm2_create", &[&how[..], &sealed].concat());
+    tpm.flush();
+    let read = |name: &str| fs::read(at(name)).expect("a file");
+    [&read("priv")[..], &read("pub"), &[0, 32], &[7; 32], &[3, 0x80, 8, 0]].concat()
+}
+
+/// Windows seals to the TPM by itself. tpm2-tools make the same here, from the metadata, keys and traces of recorded machines.
 #[test]
 fn what_windows_has_sealed_opens() {
     let Some(tpm) = Tpm::new() else { return };
     let folder = Folder::new();
     let at = |name: &str| folder.str(name);
-    let protectors = vec![Protector::Password(PASSWORD.into()), Protector::Tpm, Protector::TpmPin];
+    with_storage_key(&tpm, &folder);
+    let by_tpm = |pin: Option<&str>, startup_key| Protector::Tpm { pin: pin.map(str::to_owned), startup_key };
+    let protectors = vec![
+        Protector::Password(PASSWORD.into()),
+        by_tpm(None, false),
+        by_tpm(Some(PIN), false),
+        by_tpm(None, true),
+        by_tpm(Some(PIN), true),
+    ];
     let described = Volume { protectors, ..Volume::new(Kind::Windows8) };
-    let vmk = described.make().vmk;
-    let datum = [&b"\x2c\0\x05\0\x01\0\0\0\x03\x20\0\0"[..], &vmk].concat();
-    fs::write(at("datum"), datum).expect("a file");
-    let srk = "restricted|decrypt|fixedtpm|fixedparent|sensitivedataorigin|userwithauth|noda";
-    tpm.tool("tpm2_createprimary", &["-C", "o", "-G", "rsa", "-a", srk, "-c", &at("srk")]);
-    tpm.tool("tpm2_evictcontrol", &["-C", "o", "-c", &at("srk"), "0x81000001"]);
-    tpm.flush();
-    tpm.tool("tpm2_startauthsession", &["-S", &at("session")]);
-    tpm.tool("tpm2_policyauthvalue", &["-S", &at("session")]);
-    tpm.tool("tpm2_policypcr", &["-S", &at("session"), "-l", "sha256:7,11", "-L", &at("policy")]);
-    tpm.flush();
-    let sealed = ["-L", &at("policy"), "-i", &at("datum"), "-u", &at("pub"), "-r", &at("priv")];
-    tpm.tool("tpm2_create", &[&["-C", "0x81000001", "-a", "fixedtpm|fixedparent|noda"][..], &sealed].concat());
-    tpm.flush();
-    let read = |name: &str| fs::read(at(name)).expect("a file");
-    let blob = [&read("priv")[..], &read("pub"), &[0, 32], &[7; 32], &[3, 0x80, 8, 0]].concat();
-    let made = Volume { tpm_blob: Some(blob), ..described }.make();
+    let to_seal = described.make().to_seal;
+    let tpm_blobs = to_seal.iter().map(|one| sealed_as_by_windows(&tpm, &folder, one)).collect();
+    let made = Volume { tpm_blobs, ..described }.make();
     let volume = at("disk.bitlocker");
     fs::write(&volume, &made.image).expect("a file");
+    let startup_key = |number: usize| {
+        let (name, contents) = made.to_seal[number].startup_key.clone().expect("it has one");
+        fs::write(at(&name), contents).expect("a file");
+        at(&name)
+    };
+    let keys = [startup_key(2), startup_key(3)];
+    fs::write(at("pin"), PIN).expect("a file");
+    fs::write(at("wrong"), "12345678").expect("a file");
     let device = tpm.device();
     let open = |args: &[&str]| run([args, &["--token-only", "--tpm2-device", &device, &volume]].concat());
-    assert!(open(&["cat"]).succeeds().out == made.plaintext);
-    open(&["cat", "--slot", "2"]).fails(1, &["no token"]);
-    tpm.assert_empty();
+    let pin = ["--tpm2-pin-file", &at("pin")];
+    for args in [
+        vec!["cat"],
+        [&["cat", "--slot", "2"][..], &pin].concat(),
+        vec!["cat", "--slot", "3", "--keyfile", &keys[0]],
+        [&["cat", "--slot", "4", "--keyfile", &keys[1]][..], &pin].concat(),
+    ] {
+        assert!(open(&args).succeeds().out == made.plaintext, "{args:?}");
+        tpm.assert_empty();
+    }
+    // What is missing or wrong is named.
+    open(&["cat", "--slot", "3"]).fails(1, &["takes its startup key", "--keyfile", ".BEK"]);
+    open(&["cat", "--slot", "3", "--keyfile", &keys[1]]).fails(2, &["startup key is for another", ".BEK"]);
+    open(&["cat", "--slot", "2"]).fails(1, &["no terminal", "--tpm2-pin-file"]);
+    open(&["cat", "--slot", "2", "--tpm2-pin-file", &at("wrong")]).fails(2, &["wrong PIN"]);
+    let shown = run(["keyslot", "list", &volume]).succeeds().text();
+    assert!(shown.contains("its PIN and its startup key"), "{shown}");
     tpm.tool("tpm2_pcrextend", &[&format!("11:sha256={}", "5a".repeat(32))]);
-    open(&["cat"]).fails(2, &["PCR 11 (unified kernel image and boot phases)"]);
+    open(&["cat", "--slot", "1"]).fails(2, &["PCR 11 (unified kernel image and boot phases)"]);
+    // A PIN is not even asked for.
+    open(&["cat", "--slot", "2"]).fails(2, &["PCR 11"]);
     tpm.assert_empty();
     let explained = run(["explain", "--without-password", "--tpm2-device", &device, &volume]).fails(2, &[]).text();
     assert!(explained.contains("Keyslot 1 does not open by this TPM") && explained.contains("PCR 11"), "{explained}");
-    // Windows seals its protectors itself.
-    let pin = ["--password-file", &folder.password, "--tpm2-device", &device];
-    run([&["keyslot", "reseal"][..], &pin, &[&volume]].concat()).fails(5, &["Windows", "manage-bde"]);
+
+    // Sealed anew, each opens again: with the same PIN and the same startup key, which are not asked for.
+    let password = ["--password-file", &folder.password, "--tpm2-device", &device];
+    let reseal =
+        |args: &[&str], number: &str| run([&["keyslot", "reseal"], args, &password, &[&volume, number]].concat());
+    reseal(&["--tpm2-with-pin"], "1").fails(1, &["keeps its PIN"]);
+    reseal(&[], "0").fails(1, &["keyslot 0 is not sealed to a TPM"]);
+    for number in ["1", "2", "3", "4"] {
+        let said = reseal(&[], number).succeeds().text();
+        assert!(said.contains(&format!("the TPM opens keyslot {number} with PCRs 7, 11")), "{said}");
+    }
+    assert!(open(&["cat"]).succeeds().out == made.plaintext);
+    let with_both = [&["cat", "--slot", "4", "--keyfile", &keys[1]][..], &pin].concat();
+    assert!(open(&with_both).succeeds().out == made.plaintext);
+    open(&["cat", "--slot", "2", "--tpm2-pin-file", &at("wrong")]).fails(2, &["wrong PIN"]);
+    assert!(run(["cat", "--password-file", &folder.password, &volume]).succeeds().out == made.plaintext);
+    tpm.assert_empty();
+}
+
+/// Protectors made here have the parts that Windows makes, and open.
+#[test]
+fn protectors_for_a_tpm_are_made() {
+    let Some(tpm) = Tpm::new() else { return };
+    let folder = Folder::new();
+    let at = |name: &str| folder.str(name);
+    let protectors = vec![Protector::Password(PASSWORD.into())];
+    let made = Volume { protectors, ..Volume::new(Kind::Windows8) }.make();
+    let volume = at("disk.bitlocker");
+    fs::write(&volume, &made.image).expect("a file");
+    fs::write(at("pin"), PIN).expect("a file");
+    fs::write(at("short"), "123").expect("a file");
+    let device = tpm.device();
+    let add = |args: &[&str]| {
+        let with = ["keyslot", "add", "--tpm2", "--tpm2-device", &device, "--password-file", &folder.password];
+        run([&with[..], args, &[&volume]].concat())
+    };
+    add(&[]).fails(5, &["shared storage key", "tpm2_evictcontrol"]);
+    with_storage_key(&tpm, &folder);
+    let pin = ["--tpm2-with-pin", "--new-tpm2-pin-file", &at("pin")];
+    add(&["--tpm2-with-pin", "--new-tpm2-pin-file", &at("short")]).fails(1, &["4 to 20 characters"]);
+    fs::create_dir(at("stick")).expect("a folder");
+    let stick = ["--startup-key", &at("stick")];
+    add(&[]).succeeds();
+    add(&pin).succeeds();
+    let said = add(&stick).succeeds().text();
+    assert!(said.contains("together with the TPM"), "{said}");
+    add(&[&pin[..], &stick].concat()).succeeds();
+    tpm.assert_empty();
+    let kinds: Vec<_> = run(["keyslot", "list", "--json", &volume]).succeeds().json()["keyslots"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|slot| (slot["type"].as_str().expect("text").to_owned(), slot["guid"].as_str().expect("text").to_owned()))
+        .collect();
+    let of_kind = |kind: &str| kinds.iter().find(|(of, _)| of == kind).unwrap_or_else(|| panic!("{kind}: {kinds:?}"));
+    let key_of = |kind: &str| format!("{}/{}.BEK", at("stick"), of_kind(kind).1.to_uppercase());
+    let open = |args: &[&str]| run([&["cat", "--token-only", "--tpm2-device", &device], args, &[&volume]].concat());
+    let (by_pin, keys) =
+        (["--tpm2-pin-file", &at("pin")], ["TPM and startup key", "TPM and PIN and startup key"].map(key_of));
+    for args in [
+        vec![],
+        [&["--slot", "2"][..], &by_pin].concat(),
+        vec!["--slot", "3", "--keyfile", &keys[0]],
+        [&["--slot", "4", "--keyfile", &keys[1]][..], &by_pin].concat(),
+    ] {
+        assert!(open(&args).succeeds().out == made.plaintext, "{args:?}");
+    }
+    let test = ["keyslot", "test", "--token-only", "--slot", "2", "--tpm2-device", &device];
+    let tested = run([&test[..], &by_pin, &[&volume]].concat()).succeeds().text();
+    assert!(tested.ends_with("opens keyslot 2\n"), "{tested}");
+    // Other readers ignore what they do not know, and the metadata stay sound.
+    run(["verify", "--password-file", &folder.password, &volume]).succeeds();
+    let image = fs::read(&volume).expect("the volume");
+    assert!(Made { image, ..made.clone() }.expect_readers() > 0);
+    // They can be removed again. The last one gives the volume a new master key, as any other protector does.
+    let kill = |number: &str| {
+        run(["keyslot", "kill", "--yes", "--password-file", &folder.password, &volume, number]).succeeds()
+    };
+    for number in ["4", "3", "2"] {
+        assert!(kill(number).err.contains("stays the same"), "{number}");
+    }
+    assert!(!kill("1").err.contains("stays the same"));
+    run(["keyslot", "add", "--recovery-password", "--password-file", &folder.password, &volume]).succeeds();
+    run(["keyslot", "kill", "--yes", "--password-file", &folder.password, &volume, "1"]).succeeds();
+    // A LUKS2 volume has tokens, and no startup keys.
+    let luks = folder.luks2("disk.luks");
+    let with = ["keyslot", "add", "--tpm2", "--tpm2-device", &device, "--password-file", &folder.password];
+    run([&with[..], &stick, &[&luks]].concat()).fails(1, &["LUKS2 takes no startup key"]);
 }
 
 /// A policy that can be updated: whatever the PCRs are, somebody has to have signed it.

@@ -205,8 +205,10 @@ pub(super) struct Key {
 }
 
 impl Key {
-    /// The size of the fields before the key, in bytes.
+    /// The size of the fields before the key, in bytes: its kind and flags.
     const FIELDS: usize = 4;
+    /// The offset of its flags in the datum.
+    pub const FLAGS: usize = HEADER + 2;
 
     /// Reads the key in a datum of [`kind::KEY`].
     ///

@@ -15,6 +15,7 @@ use super::protect::Opener;
 use super::protectors::{Kind, Protector};
 use super::renew::{boxes, recovery_key, renew};
 use super::sealed::{self, Sealer};
+use super::tpm::TpmOpener;
 use super::unlock::{self, OpenedKeys};
 use super::{
     BITLOCKER, BitLocker, HEADER_COPIES, NAME, UNPROVEN, first_opened, led_to, no_first_sector, recovery, repair, write,
@@ -38,6 +39,10 @@ impl HeaderEditor for BitLocker {
 
     fn add(&self, store: &dyn Store, with: &Unlock<'_>, new: &NewCredential<'_>, at: Option<u32>) -> Result<Prepared> {
         wiped(NAME, add(store, with, new, at))
+    }
+
+    fn replace(&self, store: &dyn Store, with: &Unlock<'_>, new: &NewCredential<'_>, number: u32) -> Result<Prepared> {
+        wiped(NAME, reseal(store, with, new, number))
     }
 
     fn remove(&self, store: &dyn Store, which: Removal<'_>, last: bool) -> Result<Prepared> {
@@ -222,7 +227,7 @@ impl<'a> Change<'a> {
     }
 
     /// Returns a new protector's datum.
-    fn made(&mut self, opener: &Opener, guid: Guid) -> Result<Datum> {
+    fn made(&mut self, opener: &Opener<'_>, guid: Guid) -> Result<Datum> {
         let mut next = self.metadata.next_nonce;
         let made = opener.protector(guid, &self.vmk, &mut Sealer::new(&mut next), self.with)?;
         self.metadata.next_nonce = next;
@@ -230,7 +235,7 @@ impl<'a> Change<'a> {
     }
 
     /// Adds a protector after the others, and returns its number.
-    fn add(&mut self, opener: &Opener) -> Result<u32> {
+    fn add(&mut self, opener: &Opener<'_>) -> Result<u32> {
         let number = self.count();
         let made = self.made(opener, Guid::random()?)?;
         let is_key = |datum: &Datum| datum.role == role::FVEK || datum.kind == kind::PROTECTOR;
@@ -350,17 +355,24 @@ fn mark_clear_keys(metadata: &mut Metadata) {
 }
 
 /// The key derivation for typed secrets.
-fn derivation(opener: &Opener) -> Option<Derivation> {
-    let stretched = matches!(opener, Opener::Password(_) | Opener::Recovery(_));
+fn derivation(opener: &Opener<'_>) -> Option<Derivation> {
+    let stretched = match opener {
+        Opener::Password(_) | Opener::Recovery(_) => true,
+        Opener::Tpm(tpm) => tpm.kind().has_pin(),
+        Opener::StartupKey(_) | Opener::Clear => false,
+    };
     stretched.then_some(Derivation { hash: "SHA-256", iterations: ITERATIONS as u32, memory: None })
 }
 
-fn opener(new: &NewCredential<'_>) -> Result<Opener> {
+fn opener<'a>(new: &NewCredential<'a>) -> Result<Opener<'a>> {
     check_new(&BITLOCKER, new)?;
     if new.unbound_bits.is_some() {
         return Err(Error::misuse("BitLocker protectors hold only the volume's own key"));
     }
-    Opener::of(new.credentials)
+    match new.tpm {
+        Some(sealing) => TpmOpener::new(sealing, new.credentials).map(Opener::Tpm),
+        None => Opener::of(new.credentials),
+    }
 }
 
 fn change(store: &dyn Store, with: &Unlock<'_>, new: &NewCredential<'_>) -> Result<Prepared> {
@@ -412,7 +424,7 @@ fn add(store: &dyn Store, with: &Unlock<'_>, new: &NewCredential<'_>, at: Option
         return Err(Error::misuse(format!("BitLocker numbers its protectors in order: the new one is {next}")));
     }
     let protectors = change.protectors();
-    if let Opener::StartupKey(key) = &opener
+    if let Some(key) = opener.startup_key()
         && let Some(there) = protectors.iter().find(|protector| protector.guid == key.protector)
     {
         return Err(Error::misuse(format!("this startup key already belongs to protector {}", there.number)));
@@ -423,6 +435,19 @@ fn add(store: &dyn Store, with: &Unlock<'_>, new: &NewCredential<'_>, at: Option
         change.warnings.push(what.into());
     }
     let number = change.add(&opener)?;
+    change.prepared(Some(number), derivation(&opener))
+}
+
+/// Seals protector `number` to the TPM in `new` anew, with the PIN and the startup key that it has.
+fn reseal(store: &dyn Store, with: &Unlock<'_>, new: &NewCredential<'_>, number: u32) -> Result<Prepared> {
+    check_new(&BITLOCKER, new)?;
+    let Some(sealing) = new.tpm else { return Err(Error::unsupported("tokens: BitLocker has protectors instead")) };
+    let mut change = Change::of(store, with)?;
+    let number = change.meant(number)?.ok_or_else(|| no_protector(number))?;
+    let old = change.protectors().into_iter().find(|protector| protector.number == number);
+    let old = old.ok_or_else(|| no_protector(number))?;
+    let opener = Opener::Tpm(TpmOpener::like(&old, &change.vmk, sealing)?);
+    change.metadata.datums[old.place] = change.made(&opener, old.guid)?;
     change.prepared(Some(number), derivation(&opener))
 }
 
@@ -440,6 +465,8 @@ fn remove(store: &dyn Store, which: Removal<'_>, last: bool) -> Result<Prepared>
             (change, None) => return change.prepared(Some(number), None),
         },
     };
+    let removed = change.protectors().iter().find(|protector| protector.number == number).map(|it| it.kind);
+    let removed = removed.unwrap_or(Kind::CLEAR);
     change.remove(|this, _| this == number);
     if !change.is_kept() {
         if !last {
@@ -454,7 +481,16 @@ fn remove(store: &dyn Store, which: Removal<'_>, last: bool) -> Result<Prepared>
             false => "No protector opens the volume any more; only the volume key does.".into(),
         });
     }
-    change.renew()?;
+    match change.renew() {
+        // Otherwise, of two TPM protectors, none could ever be removed.
+        Err(e) if removed.is_by_tpm() && matches!(e.kind, ErrorKind::Misuse(_)) => {
+            change.warnings.push(Warning::from(
+                "The volume master key stays the same, because other protectors cannot take a new one. So an old copy of the \
+                 metadata still opens by the TPM. Once those are removed, `claviger keyslot renew` replaces the key.",
+            ));
+        }
+        renewed => renewed?,
+    }
     change.prepared(Some(number), None)
 }
 

@@ -57,7 +57,7 @@ use metadata::{COPIES, Copy, Metadata, State};
 use method::{METHODS, Method};
 use protectors::Protector;
 use startup::StartupKey;
-pub use tpm::SealedMasterKey;
+pub use tpm::{SealedMasterKey, TpmSealing};
 use unlock::OpenedKeys;
 
 /// The type of [`BITLOCKER`].
@@ -102,7 +102,7 @@ impl Format for BitLocker {
     fn takes(&self) -> Takes {
         use Parameter::*;
         Takes {
-            creating: &[Cipher, SectorSize, Label, RecoveryPassword, StartupKey, DiscoveryVolume, FileSystem],
+            creating: &[Cipher, SectorSize, Label, RecoveryPassword, StartupKey, Tpm, DiscoveryVolume, FileSystem],
             opening: &[Hash, Cipher, Keyfile, VolumeKey, Keyslot],
         }
     }

@@ -10,6 +10,7 @@ use super::protectors::{Kind, password_hash};
 use super::recovery::{self, Typed};
 use super::sealed::Sealer;
 use super::startup::StartupKey;
+use super::tpm::TpmOpener;
 use super::{NAME, protectors};
 use crate::credential::{Credential, Unlock};
 use crate::error::{Error, ErrorKind, Result};
@@ -25,17 +26,19 @@ mod stretched {
 }
 
 /// What opens a new protector.
-pub(super) enum Opener {
+pub(super) enum Opener<'a> {
     /// The hash of a password.
     Password(Secret),
     /// The key of a recovery password.
     Recovery(Secret),
     StartupKey(StartupKey),
+    /// A TPM, perhaps with a PIN or a startup key.
+    Tpm(TpmOpener<'a>),
     /// Nothing: a new clear key.
     Clear,
 }
 
-impl Opener {
+impl Opener<'_> {
     /// Converts a credential for a new protector. A recovery password is recognised by its form.
     ///
     /// # Errors
@@ -63,12 +66,22 @@ impl Opener {
         }
     }
 
+    /// The startup key that is, or is a part of, what opens it.
+    pub fn startup_key(&self) -> Option<&StartupKey> {
+        match self {
+            Self::StartupKey(key) => Some(key),
+            Self::Tpm(tpm) => tpm.startup_key.as_ref(),
+            Self::Password(_) | Self::Recovery(_) | Self::Clear => None,
+        }
+    }
+
     /// The kind of the protectors that it opens.
     pub fn kind(&self) -> Kind {
         match self {
             Self::Password(_) => Kind::PASSWORD,
             Self::Recovery(_) => Kind::RECOVERY,
             Self::StartupKey(_) => Kind::STARTUP_KEY,
+            Self::Tpm(tpm) => tpm.kind(),
             Self::Clear => Kind::CLEAR,
         }
     }
@@ -76,7 +89,7 @@ impl Opener {
     /// Returns a protector that it opens, identified by `guid`, or by the startup key's own GUID.
     ///
     /// # Errors
-    /// `Cancelled`; `Io` if the system has no random bytes.
+    /// `Cancelled`; `Io` if the system has no random bytes; those of [`TpmOpener::protector`].
     pub fn protector(&self, guid: Guid, vmk: &Secret, sealer: &mut Sealer<'_>, with: &Unlock<'_>) -> Result<Datum> {
         let mut seal = |role, under: &Secret, kind, key: &Secret| {
             sealer.seal(role, under, &Key { kind, key: Secret::copy_from(key) })
@@ -102,6 +115,7 @@ impl Opener {
                 let properties = vec![Datum::of_text(role::NONE, "ExternalKey"), of_use(key::EXTERNAL, &nested)];
                 (startup.protector, properties, Secret::copy_from(&startup.key))
             }
+            Self::Tpm(tpm) => return tpm.protector(guid, vmk, sealer, with),
             Self::Clear => {
                 let key = random::secret(32)?;
                 let open = Key { kind: key::CLEAR, key: Secret::copy_from(&key) }.in_clear();
@@ -121,7 +135,7 @@ pub(super) fn stretch_for(secret: &Secret, salt: &[u8; SALT], with: &Unlock<'_>)
     stretch(Task { secret, salt }, &|_| !with.cancelled()).ok_or_else(|| ErrorKind::Cancelled.into())
 }
 
-fn password(typed: &Secret) -> Result<Opener> {
+fn password(typed: &Secret) -> Result<Opener<'static>> {
     let text = std::str::from_utf8(typed).map_err(|_| Error::misuse("a BitLocker password must be UTF-8 text"))?;
     let len = text.chars().count();
     if len < SHORTEST_PASSWORD {
@@ -134,13 +148,13 @@ fn password(typed: &Secret) -> Result<Opener> {
     Ok(Opener::Password(hash))
 }
 
-fn salt() -> Result<[u8; SALT]> {
+pub(super) fn salt() -> Result<[u8; SALT]> {
     let mut salt = [0; SALT];
     random::fill(&mut salt)?;
     Ok(salt)
 }
 
-fn of_protector(guid: Guid, of_kind: Kind, properties: impl Iterator<Item = Datum>) -> Datum {
+pub(super) fn of_protector(guid: Guid, of_kind: Kind, properties: impl Iterator<Item = Datum>) -> Datum {
     let mut value = guid.0.to_vec();
     value.extend(filetime::now().to_le_bytes());
     value.extend([0, of_kind.0].map(u16::to_le_bytes).as_flattened());
@@ -148,14 +162,14 @@ fn of_protector(guid: Guid, of_kind: Kind, properties: impl Iterator<Item = Datu
     Datum::new(role::PROTECTOR, kind::PROTECTOR, value)
 }
 
-fn of_stretch(of_kind: u16, salt: &[u8; SALT], nested: &[Datum]) -> Datum {
+pub(super) fn of_stretch(of_kind: u16, salt: &[u8; SALT], nested: &[Datum]) -> Datum {
     let mut value = [of_kind, 0].map(u16::to_le_bytes).as_flattened().to_vec();
     value.extend(salt);
     nested.iter().for_each(|datum| datum.put(&mut value));
     Datum::new(role::NONE, kind::STRETCH, value)
 }
 
-fn of_use(of_kind: u16, nested: &[Datum]) -> Datum {
+pub(super) fn of_use(of_kind: u16, nested: &[Datum]) -> Datum {
     let mut value = [of_kind, 0].map(u16::to_le_bytes).as_flattened().to_vec();
     nested.iter().for_each(|datum| datum.put(&mut value));
     Datum::new(role::NONE, kind::USE, value)

@@ -20,6 +20,8 @@ impl Kind {
     pub const CLEAR: Self = Self(0);
     pub const TPM: Self = Self(0x0100);
     pub const STARTUP_KEY: Self = Self(0x0200);
+    /// Only with a TPM.
+    pub const PIN: Self = Self(0x0400);
     pub const RECOVERY: Self = Self(0x0800);
     pub const PASSWORD: Self = Self(0x2000);
 
@@ -43,11 +45,29 @@ impl Kind {
         }
     }
 
-    /// What this program lacks to use it.
+    /// Whether a TPM opens it, perhaps together with a PIN or a startup key.
+    pub fn is_by_tpm(self) -> bool {
+        self.0 & !(Self::PIN.0 | Self::STARTUP_KEY.0) == Self::TPM.0
+    }
+
+    pub fn has_pin(self) -> bool {
+        self.0 & Self::PIN.0 != 0
+    }
+
+    pub fn has_startup_key(self) -> bool {
+        self.0 & Self::STARTUP_KEY.0 != 0
+    }
+
+    /// What it takes beside a password or a file that alone opens it.
     pub fn needs(self) -> Option<&'static str> {
-        match self {
-            Self::CLEAR | Self::STARTUP_KEY | Self::RECOVERY | Self::PASSWORD => None,
-            _ if self.0 & 0x0100 != 0 => Some("the TPM of the computer that created it"),
+        match (self.has_pin(), self.has_startup_key()) {
+            _ if matches!(self, Self::CLEAR | Self::STARTUP_KEY | Self::RECOVERY | Self::PASSWORD) => None,
+            (false, false) if self.is_by_tpm() => Some("the TPM of the computer that created it"),
+            (true, false) if self.is_by_tpm() => Some("the TPM of the computer that created it and its PIN"),
+            (false, true) if self.is_by_tpm() => Some("the TPM of the computer that created it and its startup key"),
+            (true, true) if self.is_by_tpm() => {
+                Some("the TPM of the computer that created it, its PIN and its startup key")
+            }
             _ if self.0 & 0x1000 != 0 => Some("its smart card or certificate"),
             _ => Some("a newer version of this program"),
         }
@@ -80,7 +100,11 @@ impl Protector {
         (all, wrong)
     }
 
-    fn of(number: u32, place: usize, datum: &Datum) -> Result<Self> {
+    /// Reads the protector in a datum.
+    ///
+    /// # Errors
+    /// `Malformed`.
+    pub fn of(number: u32, place: usize, datum: &Datum) -> Result<Self> {
         let ProtectorFields { guid, changed, kind } = ProtectorFields::of(datum)?;
         let properties = datum.nested(ProtectorFields::LEN)?;
         Ok(Self { number, place, guid, changed, kind: Kind(kind), properties })
@@ -93,7 +117,7 @@ impl Protector {
 
     /// The salt of its key stretching, if it uses any.
     pub fn salt(&self) -> Option<[u8; SALT]> {
-        first(&self.properties, kind::STRETCH)?.value.get(4..STRETCH_FIELDS)?.try_into().ok()
+        self.property(kind::STRETCH)?.value.get(4..STRETCH_FIELDS)?.try_into().ok()
     }
 
     /// Returns the volume master key, if `with` is the right key.
@@ -101,19 +125,19 @@ impl Protector {
     /// # Errors
     /// `Malformed`.
     pub fn open(&self, with: &[u8]) -> Result<Option<Secret>> {
-        let Some(vmk) = first(&self.properties, kind::SEALED) else { return Ok(None) };
+        let Some(vmk) = self.property(kind::SEALED) else { return Ok(None) };
         let opened = sealed::open_key(vmk, with)?.map(|key| key.key);
         Ok(opened.filter(|vmk| vmk.len() == super::VMK))
     }
 
-    /// The blob that a TPM sealed, after the bits for its PCRs.
-    pub fn tpm_blob(&self) -> Option<&[u8]> {
-        first(&self.properties, kind::TPM)?.value.get(4..)
+    /// Its first property of this type.
+    pub fn property(&self, of_kind: u16) -> Option<&Datum> {
+        first(&self.properties, of_kind)
     }
 
     /// Its clear key.
     pub fn clear_key(&self) -> Option<Secret> {
-        let datum = first(&self.properties, kind::KEY).filter(|_| self.kind == Kind::CLEAR)?;
+        let datum = self.property(kind::KEY).filter(|_| self.kind == Kind::CLEAR)?;
         Key::of(datum).ok().filter(|key| key.kind == key::CLEAR && key.key.len() == 32).map(|key| key.key)
     }
 
@@ -163,12 +187,17 @@ impl Candidate {
 
 /// Hashes a password for stretching: the double SHA-256 of its text in UTF-16. `None` if it is not text.
 pub(super) fn password_hash(password: &Secret) -> Option<Secret> {
-    let text = std::str::from_utf8(password).ok()?;
+    utf16(password).map(|text| hashed(&hashed(&text)))
+}
+
+/// Returns a text in UTF-16. `None` if it is not text.
+pub(super) fn utf16(typed: &[u8]) -> Option<Secret> {
+    let text = std::str::from_utf8(typed).ok()?;
     let mut utf16 = Secret::zeroed(2 * text.encode_utf16().count());
     for (bytes, unit) in utf16.chunks_exact_mut(2).zip(text.encode_utf16()) {
         bytes.copy_from_slice(&unit.to_le_bytes());
     }
-    Some(hashed(&hashed(&utf16)))
+    Some(utf16)
 }
 
 /// Returns the SHA-256.

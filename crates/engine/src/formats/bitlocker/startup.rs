@@ -63,7 +63,12 @@ impl StartupKey {
 
     /// The name of its file.
     pub fn name(&self) -> String {
-        format!("{}.BEK", self.protector.to_string().to_uppercase())
+        Self::name_for(self.protector)
+    }
+
+    /// The name of the file for a protector.
+    pub fn name_for(protector: Guid) -> String {
+        format!("{}.BEK", protector.to_string().to_uppercase())
     }
 
     /// The contents of its file, as Windows 7 to 10 write it: Windows 11 adds an entry that other programs cannot read.

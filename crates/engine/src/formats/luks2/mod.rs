@@ -120,6 +120,7 @@ impl Format for Luks2 {
                 KeyslotsSize,
                 RecoveryKey,
                 Token,
+                Tpm,
             ],
             // A hash and a cipher would narrow the trials. The header names them, but tables of mounts have lines with both.
             opening: &[Hash, Cipher, Keyfile, VolumeKey, Keyslot, BackupHeader, DetachedHeader],

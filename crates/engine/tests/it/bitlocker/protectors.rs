@@ -341,7 +341,8 @@ fn recovery_passwords_of_windows_7_are_stretched_anew() {
 
 #[test]
 fn what_cannot_be_wrapped_anew_is_told_before_anything_is_written() {
-    for hardware in [Protector::Tpm, Protector::TpmPin, Protector::SmartCard] {
+    let tpm = |pin: Option<&str>, startup_key| Protector::Tpm { pin: pin.map(str::to_owned), startup_key };
+    for hardware in [tpm(None, false), tpm(Some("87654321"), false), tpm(None, true), Protector::SmartCard] {
         let made = made(vec![Protector::StartupKey, hardware.clone(), Protector::Recovery(RECOVERY)]);
         let startup = startup_key_of(&made);
         let store = MemoryStore::new(made.image.clone());

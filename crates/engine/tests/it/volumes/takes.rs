@@ -81,6 +81,7 @@ fn asking<'a>(
         | Parameter::RecoveryPassword
         | Parameter::RecoveryKey
         | Parameter::Token
+        | Parameter::Tpm
         | Parameter::StartupKey
         | Parameter::Keyslot
         | Parameter::BackupHeader
