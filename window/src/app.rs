@@ -227,7 +227,7 @@ impl App {
         self.ask_desktop(ui.ctx());
         let dropped = ui.input(|input| input.raw.dropped_files.first().map(|file| file.path().to_owned()));
         let mut wanted = dropped.map(Action::Look);
-        if ui.input(|input| input.events.iter().any(|event| matches!(event, Event::Text(_) | Event::Paste(_)))) {
+        if ui.input(|input| input.events.iter().any(types)) {
             self.forget_failure();
         }
         let busy = self.work.as_ref().is_some_and(|(work, then)| work.shows() && !matches!(then, Then::Measured));
@@ -260,7 +260,7 @@ impl App {
         match &mut self.page {
             Page::Open(page) => page.trouble = None,
             Page::Create(page) => page.trouble = None,
-            Page::Change(page) => page.result = None,
+            Page::Change(page) => drop(page.result.take_if(|(good, _)| !*good)),
             Page::Home | Page::Measure(_) | Page::Recovery(_) => {}
         }
     }
@@ -841,8 +841,9 @@ impl App {
                                 self.remember(AtHand { options, ..AtHand::chosen(Path::new(path)) });
                             }
                             self.go(Page::Home);
-                            self.show_recovery(recovery);
-                            self.notice = Some(format!("{} {}", texts.created, texts.created_next));
+                            let failed = self.show_recovery(recovery);
+                            let said = [Some(format!("{} {}", texts.created, texts.created_next)), failed];
+                            self.notice = Some(said.into_iter().flatten().collect::<Vec<_>>().join("\n"));
                         }
                     }
                 }
@@ -853,7 +854,9 @@ impl App {
                     if cancelled {
                         page.result = Some((false, vec![texts.cancelled.to_owned()]));
                     }
-                    self.show_recovery(recovery.filter(|_| before.ok()));
+                    let failed = self.show_recovery(recovery.filter(|_| before.ok()));
+                    let shown = matches!(self.page, Page::Recovery(_)) && !before.warnings.is_empty();
+                    self.notice = failed.or(shown.then(|| before.warnings.join("\n")));
                 }
             }
             Then::Measured => {
@@ -879,10 +882,15 @@ impl App {
         }
     }
 
-    /// Shows a new recovery key. If that fails, its file is still there.
-    fn show_recovery(&mut self, file: Option<PathBuf>) {
-        if let Some(recovery) = file.and_then(|file| Recovery::read(&file).ok()) {
-            self.go(Page::Recovery(Box::new(recovery)));
+    /// Shows a new recovery key. If that fails, its file is still there, and the sentence names it.
+    fn show_recovery(&mut self, file: Option<PathBuf>) -> Option<String> {
+        let file = file?;
+        match Recovery::read(&file) {
+            Ok(recovery) => {
+                self.go(Page::Recovery(Box::new(recovery)));
+                None
+            }
+            Err(e) => Some(format!("{}: {}: {e}", self.texts.recovery_title, file.display())),
         }
     }
 
@@ -891,6 +899,11 @@ impl App {
         self.recent.retain(|recent| (&recent.path, &recent.options) != (&at.path, &at.options));
         self.recent.insert(0, at);
     }
+}
+
+/// Whether something is typed by this.
+fn types(event: &Event) -> bool {
+    matches!(event, Event::Text(_) | Event::Paste(_) | Event::Ime(egui::ImeEvent::Commit(_)))
 }
 
 /// Unfinished work ends with the window. A program that is creating a volume gets time to remove the unfinished one.

@@ -66,9 +66,8 @@ pub struct Create {
     pub trouble: Option<String>,
     /// The answers that the form belongs to.
     answered: Option<Answers>,
-    /// The folder whose free space the form shows, and that space in bytes.
+    /// The folder whose free space the form shows.
     space_of: Option<PathBuf>,
-    free: Option<u64>,
 }
 
 /// Purpose, threat, and the systems that it is shared with.
@@ -124,7 +123,7 @@ impl Create {
     pub fn new(listed: &Value) -> Self {
         let all = choices(listed);
         let (recommended, expert, form, trouble) = (None, None, None, None);
-        let (answered, space_of, free) = (None, None, None);
+        let (answered, space_of) = (None, None);
         Self {
             step: 0,
             purpose: 0,
@@ -137,7 +136,6 @@ impl Create {
             trouble,
             answered,
             space_of,
-            free,
         }
     }
 
@@ -160,7 +158,7 @@ impl Create {
 
     /// Continues after place and size, or after the password, if nothing is missing.
     pub fn go_on(&mut self, home: &Path) {
-        let (step, room) = (self.step, self.room());
+        let (step, room) = (self.step, self.room(home));
         let Some(form) = &mut self.form else { return };
         let here = |option: &str| form.field(option).is_some_and(|field| step_of(field) == step);
         let path = absolute(form.text(""), home);
@@ -180,11 +178,10 @@ impl Create {
     }
 
     /// Whether there is room for it. A quickly formatted container has holes, and may become larger than the free space.
-    fn room(&self) -> Result<(), Lacking> {
-        match (&self.form, self.free) {
-            (Some(form), Some(free)) if is_larger(form.text(SIZE), free) && !form.ticked("--quick") => {
-                Err(Lacking::Room(free))
-            }
+    fn room(&self, home: &Path) -> Result<(), Lacking> {
+        let Some(form) = self.form.as_ref().filter(|form| !form.ticked("--quick")) else { return Ok(()) };
+        match folder_of(form, home).as_deref().and_then(free_space) {
+            Some(free) if is_larger(form.text(SIZE), free) => Err(Lacking::Room(free)),
             _ => Ok(()),
         }
     }
@@ -199,16 +196,15 @@ impl Create {
     /// Shows the free space at the chosen place.
     pub fn look_at_space(&mut self, home: &Path, texts: &Texts) {
         let Some(form) = &mut self.form else { return };
-        let path = absolute(form.text(""), home);
-        let folder = path.parent().filter(|folder| !folder.starts_with("/dev"));
-        if self.space_of.as_deref() == folder && folder.is_some() {
+        let folder = folder_of(form, home);
+        if folder.is_some() && self.space_of == folder {
             return;
         }
-        self.space_of = folder.map(Path::to_owned);
-        self.free = folder.and_then(free_space);
+        let free = folder.as_deref().and_then(free_space);
         if let Some(field) = form.field_mut(SIZE) {
-            field.hint = self.free.map(|free| texts.free_there.replace("{}", &size(free)));
+            field.hint = free.map(|free| texts.free_there.replace("{}", &size(free)));
         }
+        self.space_of = folder;
     }
 
     /// The answers, by the names of the questions.
@@ -266,7 +262,7 @@ impl Create {
     pub fn calls(&self, home: &Path) -> Result<Vec<Call>, Lacking> {
         let Some(form) = &self.form else { return Ok(Vec::new()) };
         let calls = calls(form, home)?;
-        self.room().map(|()| calls)
+        self.room(home).map(|()| calls)
     }
 }
 
@@ -277,9 +273,16 @@ pub fn recovery_file(form: &Form, home: &Path) -> Option<PathBuf> {
     Some(absolute(named, home))
 }
 
-/// The space in a folder that this user may use, in bytes.
+/// The folder of a new file; nothing for a device.
+fn folder_of(form: &Form, home: &Path) -> Option<PathBuf> {
+    let path = absolute(form.text(""), home);
+    path.parent().filter(|folder| !folder.starts_with("/dev")).map(Path::to_owned)
+}
+
+/// The space in a folder that this user may use, in bytes. Some file systems do not say how large they are.
 fn free_space(folder: &Path) -> Option<u64> {
-    rustix::fs::statvfs(folder).ok().map(|it| it.f_bavail.saturating_mul(it.f_frsize))
+    let about = rustix::fs::statvfs(folder).ok().filter(|about| about.f_blocks > 0)?;
+    Some(about.f_bavail.saturating_mul(about.f_frsize))
 }
 
 const FILE_SYSTEM: &str = "--filesystem";

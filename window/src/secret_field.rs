@@ -68,11 +68,12 @@ impl SecretField {
         let typed = self.secret();
         self.clear();
         for character in std::str::from_utf8(&typed).unwrap_or_default().chars() {
-            if character.is_lowercase() {
-                character.to_uppercase().for_each(|upper| self.put(upper));
-            } else {
-                character.to_lowercase().for_each(|lower| self.put(lower));
-            }
+            // What has no single other letter stays, as `claviger explain` has it.
+            let swapped = match character.is_lowercase() {
+                true => only(character.to_uppercase()),
+                false => only(character.to_lowercase()),
+            };
+            self.put(swapped.unwrap_or(character));
         }
     }
 
@@ -95,10 +96,12 @@ impl SecretField {
 
     /// Takes as much as there is room for, without control characters: a line that is pasted may end with a newline.
     pub fn push(&mut self, text: &str) {
-        if self.selected {
-            self.clear();
+        for character in text.chars().filter(|character| !character.is_control()) {
+            if self.selected {
+                self.clear();
+            }
+            self.put(character);
         }
-        text.chars().filter(|character| !character.is_control()).for_each(|character| self.put(character));
     }
 
     fn put(&mut self, character: char) {
@@ -222,6 +225,10 @@ impl SecretField {
     }
 }
 
+fn only(mut letters: impl Iterator<Item = char>) -> Option<char> {
+    letters.next().filter(|_| letters.next().is_none())
+}
+
 /// Draws a secret, each letter by itself: a text that the toolkit lays out stays in its cache. Returns where it ends.
 pub fn letters(
     painter: &egui::Painter,
@@ -283,6 +290,8 @@ mod tests {
         let mut field = SecretField::default();
         field.push("wrong");
         field.select();
+        field.push("\n");
+        assert_eq!(field.bytes(), b"wrong", "nothing was typed");
         field.push("ri");
         field.push("ght");
         assert_eq!(field.bytes(), b"right");
@@ -296,9 +305,9 @@ mod tests {
     #[test]
     fn capitals_and_small_letters_are_swapped() {
         let mut field = SecretField::default();
-        field.push("oPEN sÉSAME 1");
+        field.push("oPEN sÉSAME 1ß");
         field.swap_case();
-        assert_eq!(field.bytes(), "Open Sésame 1".as_bytes());
+        assert_eq!(field.bytes(), "Open Sésame 1ß".as_bytes());
     }
 
     #[test]

@@ -135,7 +135,7 @@ texts! {
     by_backup: "Open with the backup header at the end", "Mit der Header-Kopie am Ende öffnen";
     remove_it: "Remove…", "Entfernen…";
     find_out: "find out", "herausfinden";
-    hash_hint: "Such as SHA-512. It opens faster if you name it.", "Etwa SHA-512. Wenn er bekannt ist, geht das Öffnen schneller.";
+    hash_hint: "Such as SHA-512. Opening is faster if you know the hash.", "Etwa SHA-512. Ist der Hash bekannt, geht das Öffnen schneller.";
     change_it: "Change…", "Ändern…";
     // Creating.
     create_title: "New volume", "Neuer Datenträger";

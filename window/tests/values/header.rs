@@ -27,7 +27,7 @@ fn keyslots_of_each_format() {
     assert_eq!(told("LUKS1", luks1), (vec!["1|Password|pbkdf2, sha1, 7 iterations|".to_owned()], false));
     let slot = json!({"keyslot": 2, "type": "recovery password", "name": "home"});
     let bitlocker = |state: &str| told("BitLocker", json!({"state": state, "keyslots": [slot]}));
-    assert_eq!(bitlocker("decryption interrupted"), (vec!["2|recovery password||home".to_owned()], true));
+    assert_eq!(bitlocker("decryption interrupted"), (vec!["2|Recovery key||home".to_owned()], true));
     assert!(!bitlocker("encrypted").1 && header(&Value::Null, &ENGLISH).is_none());
 }
 

@@ -36,7 +36,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use claviger_engine::credential::HeaderChoice;
-use claviger_engine::formats::{Releaser, Sealed};
+use claviger_engine::formats::Sealed;
 use claviger_engine::opening::{Locked, OpenVolume, Stores};
 use claviger_engine::store::Access;
 use claviger_engine::{Credential, Error, ErrorKind, Header, Opened, Opening, Store, Unlock};
@@ -150,10 +150,8 @@ impl OpenArgs {
     pub(super) fn released(&self, header: &dyn Header) -> claviger_engine::Result<Option<Released>> {
         let UnlockArgs { tokens, folder, .. } = &self.how;
         let certificates = &folder.certificates;
-        let with_startup_key =
-            |sealed: &Sealed| matches!(&sealed.by, Releaser::MasterKey(key) if key.takes_startup_key());
         let keyfiles = match tokens.only() || tokens.first() {
-            true if header.sealed().iter().any(with_startup_key) => self.credentials.only_keyfiles()?,
+            true if header.sealed().iter().any(Sealed::takes_startup_key) => self.credentials.only_keyfiles()?,
             _ => None,
         };
         let given = self.credentials.given() && keyfiles.is_none();
@@ -161,7 +159,12 @@ impl OpenArgs {
         let released = match (tokens.only(), given) {
             (true, true) => return Err(Error::misuse("--token-only takes no password, keyfile or volume key")),
             (true, false) => tokens.release(header, keyslot, certificates, &keyfiles).map(Some),
-            (false, false) if tokens.first() => tokens.try_release(header, keyslot, certificates, &keyfiles),
+            (false, false) if tokens.first() => {
+                let released = tokens.try_release(header, keyslot, certificates, &keyfiles);
+                // They are read once: one may be a pipe.
+                let alone = || (!keyfiles.is_empty()).then_some(Released { credentials: keyfiles, keyslot });
+                released.map(|released| released.or_else(alone))
+            }
             (false, _) => return Ok(None),
         };
         released.map_err(|e| if e.path.is_none() { e.at(&self.path) } else { e })

@@ -168,6 +168,8 @@ impl TokenArgs {
             None => !sealed.keyslots.is_empty(),
             Some(wanted) => sealed.keyslots.contains(&wanted),
         });
+        // A keyfile that is given is needed.
+        sealed.retain(|sealed| keyfiles.is_empty() || sealed.takes_startup_key());
         if sealed.is_empty() {
             return Err(Error::misuse("no token in its header yields a passphrase").hint(
                 "Omit --token-only. Only LUKS2 has tokens (see `claviger token list VOLUME`), and BitLocker has TPM \

@@ -273,17 +273,17 @@ impl InKeyProcess {
 
     /// The warning about protections that this machine does not offer.
     pub fn without(&self) -> Vec<String> {
-        let mut missing = self.missing.borrow().clone();
-        if not_hidden() > 0 {
-            let what = "enough lockable memory (ulimit -l; some secrets are or were in memory that root can read)";
-            missing.push(what.to_owned());
-        }
-        let warning = || {
-            let missing = missing.join(", ");
+        let missing = self.missing.borrow();
+        let walls = (!missing.is_empty()).then(|| {
+            let missing = missing.join(" and ");
             let harm = "The volume works as usual, but a flaw in the key process could do more harm.";
             format!("The key process runs without {missing}: this system does not allow it. {harm}")
-        };
-        if missing.is_empty() { Vec::new() } else { vec![warning()] }
+        });
+        let memory = (not_hidden() > 0).then(|| {
+            "The key process may lock too little memory (ulimit -l): some secrets are or were in memory that root can read."
+                .to_owned()
+        });
+        walls.into_iter().chain(memory).collect()
     }
 
     /// Like [`InKeyProcess::serve_keys`], for a folder, of which this process reads nothing from now on.

@@ -146,7 +146,8 @@ fn identify(path: &Path) -> claviger_engine::Result<Identified> {
     }
     let store = remote::open(path, Access::ReadOnly)?;
     let diagnosis = diagnosis::look(&store).map_err(|e| e.at(path))?;
-    let candidates = diagnosis.candidates(&*store).map_err(|e| e.at(path))?;
+    // Only a hint: a disk that fails near its end is identified, too.
+    let candidates = diagnosis.candidates(&*store).unwrap_or_default();
     let Diagnosis { size, content, mark, partitions, partition_trouble, formats, .. } = diagnosis;
     let begins_random = content.is_some_and(|content| content.begins == Look::Random);
     let identified = Identified { size: Some(size), begins_random, ..Identified::of(path, formats) };

@@ -427,7 +427,7 @@ mod tests {
         };
         let found = search(&[passphrase("x")], false, &even(&[1]), unlock, |_| true).expect("no trouble").found;
         let found = found.expect("another case");
-        assert!(matches!(found.how, Difference::Password(Change::Case(_))) && found.unlocked.is_err());
+        assert!(matches!(found.how, Difference::Password(Change::CapsLock)) && found.unlocked.is_err());
     }
 
     #[test]

@@ -47,6 +47,11 @@ pub enum Releaser {
 }
 
 impl Sealed {
+    /// Whether it also takes a startup key of BitLocker.
+    pub fn takes_startup_key(&self) -> bool {
+        matches!(&self.by, Releaser::MasterKey(key) if key.takes_startup_key())
+    }
+
     /// Checks that the TPM's PCRs are as at sealing, without a PIN. `None` if it is not a TPM alone that releases the passphrase.
     ///
     /// # Errors

@@ -376,6 +376,14 @@ impl Tpm {
         Ok(Self::new(address.connect(cancel)?))
     }
 
+    /// Checks that this key is there.
+    ///
+    /// # Errors
+    /// `WrongCredential` if it is not; `Io`.
+    pub(crate) fn find(&mut self, parent: &Parent) -> Result<()> {
+        self.parent(parent).map(drop)
+    }
+
     /// Seals a secret of at most 128 bytes. Returns what [`Tpm::unseal`] needs, and the digest of the policy.
     ///
     /// # Errors

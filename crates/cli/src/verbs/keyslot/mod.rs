@@ -181,22 +181,22 @@ struct FreshArgs {
 }
 
 /// The options for keyslots that are not sealed.
-const ELSEWHERE: [&str; 6] =
+const NOT_SEALED: [&str; 6] =
     ["new_password", "new_keyfile", "unbound", "recovery_password", "recovery_password_file", "recovery_key_file"];
 
 /// A passphrase that is generated for a LUKS2 volume and sealed.
 #[derive(clap::Args)]
 #[command(next_help_heading = "Sealed to hardware", end_heading())]
-#[command(group = binding::group().conflicts_with_all(ELSEWHERE).conflicts_with_all(["tpm2", "fido2", "startup_key"]))]
+#[command(group = binding::group().conflicts_with_all(NOT_SEALED).conflicts_with_all(["tpm2", "fido2", "startup_key"]))]
 struct SealedArgs {
     /// Add a passphrase that only this machine's TPM (or --tpm2-device) releases, as systemd-cryptenroll does; for BitLocker, a
     /// TPM protector, which also takes a startup key with --startup-key
-    #[arg(long, group = "to_tpm", conflicts_with_all = ELSEWHERE)]
+    #[arg(long, group = "to_tpm", conflicts_with_all = NOT_SEALED)]
     tpm2: bool,
 
     /// Add a passphrase that only the FIDO2 key that is plugged in (or --fido2-device) computes, as systemd-cryptenroll does.
     /// Requires its PIN, if it has one, and a touch
-    #[arg(long, group = "to_fido2", conflicts_with_all = ELSEWHERE, conflicts_with_all = ["tpm2", "startup_key"])]
+    #[arg(long, group = "to_fido2", conflicts_with_all = NOT_SEALED, conflicts_with_all = ["tpm2", "startup_key"])]
     fido2: bool,
 
     /// Accept PCR values signed by the key in FILE (PEM, RSA), as by systemd-measure. An update then needs a new
@@ -347,9 +347,9 @@ struct Added {
     /// The file with the recovery password, or the startup key.
     #[serde(flatten)]
     file: Option<FileName>,
-    /// Whether the file alone opens the volume.
+    /// What else opens the volume only together with the file.
     #[serde(skip)]
-    alone: bool,
+    beside: Option<&'static str>,
 }
 
 #[derive(Serialize)]
@@ -453,9 +453,10 @@ fn add(args: &AddArgs) -> anyhow::Result<()> {
         editing.opens_with(&credentials, None, None, prepared.keyslot).map_err(at)?;
     }
     let written = Written::of(editing.path(), prepared);
-    let alone = sealing.is_none();
+    let tpm = if args.sealed.tpm2_with_pin { "the TPM and the PIN" } else { "the TPM" };
+    let beside = sealing.as_ref().map(|_| tpm);
     let file = file.map(|(_, path)| FileName::new("file", path));
-    output::print(&Added { written, file, alone }, args.json)?;
+    output::print(&Added { written, file, beside }, args.json)?;
     fresh.as_ref().map_or(Ok(()), Fresh::show)
 }
 
@@ -738,10 +739,10 @@ fn derived(kdf: &str, hash: Option<&str>, iterations: u32) -> String {
 impl Report for Added {
     fn text(&self, out: &mut dyn Write) -> io::Result<()> {
         self.written.text(out)?;
-        match &self.file {
-            Some(file) if self.alone => writeln!(out, "{file}: it alone opens the volume. Keep it somewhere else."),
-            Some(file) => writeln!(out, "{file}: it opens the volume together with the TPM."),
-            None => Ok(()),
+        match (&self.file, self.beside) {
+            (Some(file), None) => writeln!(out, "{file}: it alone opens the volume. Keep it somewhere else."),
+            (Some(file), Some(beside)) => writeln!(out, "{file}: it opens the volume together with {beside}."),
+            (None, _) => Ok(()),
         }
     }
 }

@@ -97,6 +97,7 @@ struct Target {
     token: u32,
     policy: Policy,
     kind: SealedKind,
+    startup_key: bool,
 }
 
 /// What is sealed, and by which program's rules.
@@ -152,11 +153,14 @@ fn reseal_keyslot(args: &Args, editing: &Editing<'_>, devices: &TokenArgs, targe
 
 impl Resealed {
     fn new(editing: &Editing<'_>, prepared: Prepared, target: Target, tested: bool) -> Self {
-        let Target { keyslot, token, policy: Policy { pcrs, pin, .. }, .. } = target;
+        let Target { keyslot, token, policy: Policy { pcrs, pin, .. }, startup_key, .. } = target;
         let devices = ["--tpm2-device", "--tpm2-signature"].into_iter().filter_map(advice::given);
-        let devices: String = devices.map(|option| format!(" {}", output::command([option]))).collect();
+        let mut options: String = devices.map(|option| format!(" {}", output::command([option]))).collect();
+        if startup_key {
+            options += " --keyfile FILE";
+        }
         let test =
-            advice::with_volume(&format!("`claviger keyslot test --token-only --slot={keyslot}{devices} VOLUME`"));
+            advice::with_volume(&format!("`claviger keyslot test --token-only --slot={keyslot}{options} VOLUME`"));
         Self {
             path: output::printable(&editing.path().to_string_lossy()),
             test,
@@ -187,7 +191,8 @@ fn target(header: &dyn Header, number: Option<u32>) -> Result<Target> {
             _ => continue,
         };
         let Some(policy) = policy else { continue };
-        let of = |keyslot: &u32| Target { keyslot: *keyslot, token: sealed.token, policy: policy.clone(), kind };
+        let (token, startup_key) = (sealed.token, sealed.takes_startup_key());
+        let of = |keyslot: &u32| Target { keyslot: *keyslot, token, policy: policy.clone(), kind, startup_key };
         targets.extend(sealed.keyslots.iter().filter(|keyslot| number.is_none_or(|n| n == **keyslot)).map(of));
     }
     match (&targets[..], number) {
@@ -270,7 +275,11 @@ impl Report for Resealed {
             [_] => format!(" with PCR {numbers} as it is now"),
             _ => format!(" with PCRs {numbers} as they are now"),
         };
-        let pin = if *pin { " and the PIN" } else { "" };
+        let pin = match (*pin, pcrs.is_empty()) {
+            (false, _) => "",
+            (true, true) => " with the PIN",
+            (true, false) => " and the PIN",
+        };
         match tested {
             true => write!(out, "{path}: the TPM opens keyslot {keyslot}{bound}{pin}.")?,
             false => write!(

@@ -363,6 +363,8 @@ fn what_windows_has_sealed_opens() {
     open(&["cat", "--slot", "3", "--keyfile", &keys[1]]).fails(2, &["startup key is for another", ".BEK"]);
     open(&["cat", "--slot", "2"]).fails(1, &["no terminal", "--tpm2-pin-file"]);
     open(&["cat", "--slot", "2", "--tpm2-pin-file", &at("wrong")]).fails(2, &["wrong PIN"]);
+    // A keyfile that is given is needed: the plain TPM protector does not count.
+    open(&["cat", "--keyfile", &at("pin")]).fails(3, &["not a BitLocker startup key"]);
     let shown = run(["keyslot", "list", &volume]).succeeds().text();
     assert!(shown.contains("its PIN and its startup key"), "{shown}");
     tpm.tool("tpm2_pcrextend", &[&format!("11:sha256={}", "5a".repeat(32))]);
@@ -389,6 +391,29 @@ fn what_windows_has_sealed_opens() {
     open(&["cat", "--slot", "2", "--tpm2-pin-file", &at("wrong")]).fails(2, &["wrong PIN"]);
     assert!(run(["cat", "--password-file", &folder.password, &volume]).succeeds().out == made.plaintext);
     tpm.assert_empty();
+}
+
+/// A TPM may release anything: what is not a key of the right length is refused.
+#[test]
+fn what_a_tpm_releases_is_not_trusted() {
+    let Some(tpm) = Tpm::new() else { return };
+    let folder = Folder::new();
+    with_storage_key(&tpm, &folder);
+    let protectors = vec![Protector::Tpm { pin: None, startup_key: true }];
+    let described = Volume { protectors, ..Volume::new(Kind::Windows8) };
+    let to_seal = described.make().to_seal.remove(0);
+    let (name, contents) = to_seal.startup_key.clone().expect("it has one");
+    fs::write(folder.path(&name), contents).expect("a file");
+    for secret in [&b"\x11\0\0\0\x01\0\0\0\0\x20\0\0short"[..], b"\x2c\0", b"\x08\0\0\0\x05\0\0\0"] {
+        let blob = sealed_as_by_windows(&tpm, &folder, &ToSeal { secret: secret.into(), ..to_seal.clone() });
+        let made = Volume { tpm_blobs: vec![blob], ..described.clone() }.make();
+        let volume = folder.str("disk.bitlocker");
+        fs::write(&volume, &made.image).expect("a file");
+        let with = ["keyslot", "test", "--token-only", "--tpm2-device", &tpm.device(), "--keyfile", &folder.str(&name)];
+        let refused = run([&with[..], &[&volume]].concat());
+        assert!([4, 5].contains(&refused.code), "{}: {}", refused.code, refused.err);
+        tpm.assert_empty();
+    }
 }
 
 /// Protectors made here have the parts that Windows makes, and open.
@@ -446,13 +471,17 @@ fn protectors_for_a_tpm_are_made() {
     run(["verify", "--password-file", &folder.password, &volume]).succeeds();
     let image = fs::read(&volume).expect("the volume");
     assert!(Made { image, ..made.clone() }.expect_readers() > 0);
-    // They can be removed again. The last one gives the volume a new master key, as any other protector does.
+    run(["keyslot", "kill", "--yes", "--password-file", &folder.password, &volume, "0"]).fails(1, &["without a TPM"]);
+    // They can be removed again, also by the TPM itself. The last one gives the volume a new master key, as any other protector does.
     let kill = |number: &str| {
         run(["keyslot", "kill", "--yes", "--password-file", &folder.password, &volume, number]).succeeds()
     };
-    for number in ["4", "3", "2"] {
+    for number in ["4", "3"] {
         assert!(kill(number).err.contains("stays the same"), "{number}");
     }
+    let remove = ["keyslot", "remove", "--yes", "--token-only", "--slot", "2", "--tpm2-device", &device];
+    let removed = run([&remove[..], &by_pin, &[&volume]].concat()).succeeds();
+    assert!(removed.err.contains("stays the same"), "{}", removed.err);
     assert!(!kill("1").err.contains("stays the same"));
     run(["keyslot", "add", "--recovery-password", "--password-file", &folder.password, &volume]).succeeds();
     run(["keyslot", "kill", "--yes", "--password-file", &folder.password, &volume, "1"]).succeeds();

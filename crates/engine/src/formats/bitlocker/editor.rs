@@ -210,11 +210,15 @@ impl<'a> Change<'a> {
     }
 
     /// Returns the protector that the new credential already opens, if an interrupted change only has to be completed.
-    fn added_already(&self, new: &NewCredential<'_>, kind: Kind) -> Option<u32> {
+    fn added_already(&self, new: &NewCredential<'_>, opener: &Opener<'_>) -> Option<u32> {
         let with = Unlock { credentials: new.credentials, keyslot: None, progress: None, ..*self.with };
-        let opens = |number| unlock::open(&self.metadata, &Unlock { keyslot: Some(number), ..with }).is_ok();
-        let of_kind = self.protectors().into_iter().filter(|protector| protector.kind == kind);
-        of_kind.map(|protector| protector.number).find(|number| self.is_cut_short() && opens(*number))
+        let opens = |protector: &Protector| match opener {
+            Opener::Tpm(tpm) => tpm.opens(protector, &self.vmk),
+            _ => unlock::open(&self.metadata, &Unlock { keyslot: Some(protector.number), ..with }).is_ok(),
+        };
+        let of_kind = self.protectors().into_iter().filter(|protector| protector.kind == opener.kind());
+        let mut of_kind = of_kind.filter(|_| self.is_cut_short());
+        of_kind.find(opens).map(|protector| protector.number)
     }
 
     fn protectors(&self) -> Vec<Protector> {
@@ -416,7 +420,7 @@ fn change(store: &dyn Store, with: &Unlock<'_>, new: &NewCredential<'_>) -> Resu
 fn add(store: &dyn Store, with: &Unlock<'_>, new: &NewCredential<'_>, at: Option<u32>) -> Result<Prepared> {
     let opener = opener(new)?;
     let mut change = Change::of(store, with)?;
-    if let Some(number) = change.added_already(new, opener.kind()) {
+    if let Some(number) = change.added_already(new, &opener) {
         return change.prepared(Some(number), derivation(&opener));
     }
     let next = change.count();
@@ -443,7 +447,6 @@ fn reseal(store: &dyn Store, with: &Unlock<'_>, new: &NewCredential<'_>, number:
     check_new(&BITLOCKER, new)?;
     let Some(sealing) = new.tpm else { return Err(Error::unsupported("tokens: BitLocker has protectors instead")) };
     let mut change = Change::of(store, with)?;
-    let number = change.meant(number)?.ok_or_else(|| no_protector(number))?;
     let old = change.protectors().into_iter().find(|protector| protector.number == number);
     let old = old.ok_or_else(|| no_protector(number))?;
     let opener = Opener::Tpm(TpmOpener::like(&old, &change.vmk, sealing)?);
@@ -469,6 +472,12 @@ fn remove(store: &dyn Store, which: Removal<'_>, last: bool) -> Result<Prepared>
     let removed = removed.unwrap_or(Kind::CLEAR);
     change.remove(|this, _| this == number);
     if !change.is_kept() {
+        if change.protectors().iter().any(|protector| protector.kind.is_by_tpm()) {
+            return Err(Error::misuse(format!(
+                "protector {number} is the last one that opens without a TPM; if the TPM fails, the data are lost"
+            ))
+            .hint("Add another one first."));
+        }
         if !last {
             return Err(Error::misuse(format!(
                 "protector {number} is the last one that this program can open; without it the data are lost"
@@ -485,8 +494,8 @@ fn remove(store: &dyn Store, which: Removal<'_>, last: bool) -> Result<Prepared>
         // Otherwise, of two TPM protectors, none could ever be removed.
         Err(e) if removed.is_by_tpm() && matches!(e.kind, ErrorKind::Misuse(_)) => {
             change.warnings.push(Warning::from(
-                "The volume master key stays the same, because other protectors cannot take a new one. So an old copy of the \
-                 metadata still opens by the TPM. Once those are removed, `claviger keyslot renew` replaces the key.",
+                "The volume master key stays the same, because another protector with a TPM cannot take a new one. Old copies of \
+                 the metadata still open with the removed protector. To replace the key, remove all protectors with a TPM.",
             ));
         }
         renewed => renewed?,
@@ -500,6 +509,10 @@ fn removable(change: &Change<'_>) -> Result<u32> {
         Some((_, Kind::CLEAR)) => Err(Error::misuse("protection is suspended: the volume opens with any credential")
             .hint("Give the protector's number, or resume protection first.")),
         Some((number, _)) => Ok(number),
+        // A TPM released the key, and its protector is named.
+        None if change.with.keyslot.is_some_and(|number| number < change.count()) => {
+            Ok(change.with.keyslot.unwrap_or_default())
+        }
         None => Err(Error::misuse("the volume master key does not identify a protector to remove")),
     }
 }
@@ -548,7 +561,9 @@ fn protect(store: &dyn Store, with: &Unlock<'_>, how: Protection) -> Result<Prep
             let places: Vec<_> =
                 change.protectors().iter().filter(|p| p.kind == Kind::CLEAR).map(|p| p.number).collect();
             change.remove(|number, _| places.contains(&number));
-            if !change.is_kept() {
+            // If a TPM opens it, the next step says why that is not enough.
+            let by_tpm = change.protectors().iter().any(|protector| protector.kind.is_by_tpm());
+            if !change.is_kept() && !by_tpm {
                 return Err(Error::misuse("only the clear key opens the volume; without it the data would be lost")
                     .hint("Add a password or a recovery password first."));
             }

@@ -65,7 +65,7 @@ pub struct SealedMasterKey {
 /// Returns those of a volume's protectors that a TPM opens.
 pub(super) fn sealed(metadata: &Metadata) -> Vec<Sealed> {
     let of = |protector: &Protector| {
-        let key = SealedMasterKey::of(protector)?.ok()?;
+        let key = SealedMasterKey::of(protector)?;
         Some(Sealed {
             token: protector.number,
             keyslots: vec![protector.number],
@@ -77,33 +77,17 @@ pub(super) fn sealed(metadata: &Metadata) -> Vec<Sealed> {
 }
 
 impl SealedMasterKey {
-    /// Reads it from a protector; `None` if no TPM opens that.
-    fn of(protector: &Protector) -> Option<Result<Self>> {
-        let blob = protector.property(kind::TPM).filter(|_| protector.kind.is_by_tpm())?;
-        Some(Self::parse(protector, blob))
-    }
-
-    fn parse(protector: &Protector, blob: &Datum) -> Result<Self> {
-        // The bits of the PCRs come first, and once more at the end.
-        let (blob, pcrs) = blob.behind(4).and_then(parse)?;
+    /// Reads it from a protector; `None` if no TPM opens that, if it is malformed, and for PINs of Windows Vista and 7, which have no
+    /// [`TEXT_FOR_PASSWORD`].
+    fn of(protector: &Protector) -> Option<Self> {
         let kind = protector.kind;
-        let pin = || {
-            let text = protector.property(TEXT_FOR_PASSWORD)?.value.clone();
-            Some((protector.salt()?, text))
-        };
-        let pin = match (kind.has_pin(), pin()) {
-            (true, None) => return Err(Error::unsupported("PINs of Windows Vista and 7")),
-            (has, pin) => pin.filter(|_| has),
-        };
-        let boxed = kind != Kind::TPM;
-        let vmk = protector.property(kind::SEALED).filter(|_| boxed).cloned();
-        match vmk.is_some() == boxed {
-            true => Ok(Self { guid: protector.guid, kind, blob, pcrs, pin, vmk }),
-            false => {
-                let what = "it lacks the box with the volume master key".to_owned();
-                Err(ErrorKind::Malformed { field: "TPM protector", offset: 0, what }.into())
-            }
-        }
+        // The bits of the PCRs come first, and once more at the end.
+        let blob = protector.property(kind::TPM).filter(|_| kind.is_by_tpm())?;
+        let (blob, pcrs) = blob.behind(4).and_then(parse).ok()?;
+        let pin = || Some((protector.salt()?, protector.property(TEXT_FOR_PASSWORD)?.value.clone()));
+        let pin = if kind.has_pin() { Some(pin()?) } else { None };
+        let vmk = if kind == Kind::TPM { None } else { Some(protector.property(kind::SEALED)?.clone()) };
+        Some(Self { guid: protector.guid, kind, blob, pcrs, pin, vmk })
     }
 
     fn policy(&self) -> Policy {
@@ -193,12 +177,17 @@ impl SealedMasterKey {
         };
         let mut key = match &stretched {
             None => Key::unsealed(&unsealed)?,
-            Some(pin) => {
-                let inner = Datum::first(&unsealed).filter(|inner| inner.kind == kind::SEALED).ok_or_else(other)?;
+            // A datum is no place for a key that is not sealed.
+            Some(pin) if unsealed.get(4..6) == Some(&kind::SEALED.to_le_bytes()) => {
+                let inner = Datum::first(&unsealed).ok_or_else(other)?;
                 sealed::open_key(&inner, &pin.key)?.ok_or_else(other)?
             }
+            Some(_) => return Err(other()),
         }
         .key;
+        if key.len() != super::VMK {
+            return Err(other());
+        }
         mix(&mut key, startup_key);
         let vmk = sealed::open_key(boxed, &key)?.map(|vmk| vmk.key).filter(|vmk| vmk.len() == super::VMK);
         vmk.ok_or_else(|| match startup_key {
@@ -311,14 +300,15 @@ impl<'a> TpmOpener<'a> {
     /// `Misuse` if it is not one of this program's or Windows' TPM protectors; `Malformed`.
     pub fn like(old: &Protector, vmk: &Secret, sealing: &'a TpmSealing) -> Result<Self> {
         let number = old.number;
-        if SealedMasterKey::of(old).and_then(Result::ok).is_none() {
+        if SealedMasterKey::of(old).is_none() {
             return Err(Error::misuse(format!("protector {number} is not one that this program seals to a TPM")));
         }
         let lacks = || Error::misuse(format!("protector {number} does not hold its PIN and startup key"));
         let nested = |of_kind, fields, of_key| -> Result<Secret> {
             let boxes = old.property(of_kind).map(|datum| datum.nested(fields)).transpose()?.unwrap_or_default();
             let keys = boxes.iter().filter_map(|sealed| sealed::open_key(sealed, vmk).ok().flatten());
-            keys.into_iter().find(|found| found.kind == of_key).map(|found| found.key).ok_or_else(lacks)
+            let fits = |found: &Key| found.kind == of_key && found.key.len() == super::VMK;
+            keys.into_iter().find(fits).map(|found| found.key).ok_or_else(lacks)
         };
         let of = old.kind;
         let pin = || nested(kind::STRETCH, STRETCH_FIELDS, STRETCHED_PIN);
@@ -341,13 +331,21 @@ impl<'a> TpmOpener<'a> {
         let guid = self.startup_key.as_ref().map_or(guid, |key| key.protector);
         let mut tpm = self.sealing.tpm.lock().unwrap_or_else(PoisonError::into_inner);
         let made = of_protector(guid, self.kind(), self.properties(&mut tpm, vmk, sealer, with)?.into_iter());
-        let sealed = SealedMasterKey::of(&Protector::of(0, 0, &made)?).expect("it has a TPM's kind and blob")?;
+        let sealed = SealedMasterKey::of(&Protector::of(0, 0, &made)?).expect("it has what a TPM's protector has");
         match sealed.open_with(&mut tpm, self.pin.as_ref(), self.startup_key.as_ref())?.same_as(vmk) {
             true => Ok(made),
             false => {
                 Err(Error::misuse("the TPM released something else than was just sealed").hint("Nothing was changed."))
             }
         }
+    }
+
+    /// Whether the TPM opens this protector with the same PIN and startup key.
+    pub fn opens(&self, protector: &Protector, vmk: &Secret) -> bool {
+        let mut tpm = self.sealing.tpm.lock().unwrap_or_else(PoisonError::into_inner);
+        let opened = SealedMasterKey::of(protector)
+            .map(|sealed| sealed.open_with(&mut tpm, self.pin.as_ref(), self.startup_key.as_ref()));
+        opened.is_some_and(|opened| opened.is_ok_and(|opened| opened.same_as(vmk)))
     }
 
     fn properties(
@@ -402,10 +400,11 @@ impl<'a> TpmOpener<'a> {
     fn sealed(&self, tpm: &mut Tpm, plain: &[u8], pin: Option<&StretchedPin>) -> Result<Datum> {
         let pcrs = self.sealing.pcrs;
         let password = pin.map_or_else(Pin::none, |pin| Pin::raw(&pin.password));
-        let (blob, _) = tpm.seal(&STORAGE_KEY, plain, &policy(pcrs), &password).map_err(|error| match error.kind {
+        tpm.find(&STORAGE_KEY).map_err(|error| match error.kind {
             ErrorKind::WrongCredential(_) => no_storage_key(),
             _ => error,
         })?;
+        let (blob, _) = tpm.seal(&STORAGE_KEY, plain, &policy(pcrs), &password)?;
         let digest = tpm.pcr_digest(pcrs)?;
         let [a, b, c, _] = pcrs.mask.to_le_bytes();
         let mut value = pcrs.mask.to_le_bytes().to_vec();
