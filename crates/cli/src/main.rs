@@ -195,6 +195,19 @@ mod tests {
     }
 
     #[test]
+    fn whoever_names_a_format_may_use_the_short_names() {
+        fn check(verb: &clap::Command) {
+            let has = |name: &str| verb.get_arguments().find(|arg| arg.get_long() == Some(name));
+            let help = has("format").and_then(clap::Arg::get_help).map(ToString::to_string).unwrap_or_default();
+            if help.starts_with("Treat it as a volume") {
+                assert!(has("truecrypt").is_some() && has("veracrypt").is_some(), "{}", verb.get_name());
+            }
+            verb.get_subcommands().for_each(check);
+        }
+        check(&Cli::command());
+    }
+
+    #[test]
     fn keyslots_offer_no_options_of_formats_without_them() {
         use claviger_engine::formats::takes::{Parameter, Purpose};
         for takes in claviger_engine::FORMATS.iter().map(|format| format.takes()) {

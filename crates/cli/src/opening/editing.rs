@@ -13,6 +13,7 @@ use claviger_engine::{Advice, Credential, Error, ErrorKind, Format, Header, Open
 use claviger_serve::sessions;
 use serde::Serialize;
 
+use crate::opening::unlock_args::FormatArgs;
 use crate::opening::{OpenArgs, remote};
 use crate::process::guard;
 use crate::terminal::file_name::FileName;
@@ -178,9 +179,8 @@ pub struct HeaderArgs {
     #[arg(value_name = "VOLUME")]
     pub path: PathBuf,
 
-    /// Treat it as a volume of this format
-    #[arg(long, value_name = "NAME")]
-    format: Option<String>,
+    #[command(flatten)]
+    format: FormatArgs,
 
     /// The volume in this partition of the disk
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
@@ -204,8 +204,7 @@ pub struct Named {
 impl OpenArgs {
     /// The same volume, for work on its header alone.
     pub fn header_args(&self) -> HeaderArgs {
-        let format = self.how.format().map(str::to_owned);
-        HeaderArgs { path: self.path.clone(), format, partition: self.how.partition() }
+        HeaderArgs { path: self.path.clone(), format: self.how.format.clone(), partition: self.how.partition() }
     }
 }
 
@@ -217,7 +216,7 @@ impl HeaderArgs {
 
     /// How to open the volume, as the options say. A volume that this user has mounted or serves stays in use.
     pub fn opening(&self) -> claviger_engine::Result<Opening> {
-        let opening = remote::opening(&self.path, None)?.partition(self.partition).format(self.format.as_deref());
+        let opening = remote::opening(&self.path, None)?.partition(self.partition).format(self.format.name());
         Ok(opening.borrowing(sessions::borrow))
     }
 

@@ -14,21 +14,45 @@ use crate::opening::tokens::TokenArgs;
 use crate::terminal::end_heading::EndHeading;
 use crate::terminal::size;
 
+/// Which format it has.
+#[derive(clap::Args, Clone, Default)]
+pub(super) struct FormatArgs {
+    /// Treat it as a volume of this format
+    #[arg(long, value_name = "NAME")]
+    format: Option<String>,
+
+    /// Treat it as a TrueCrypt volume: same as --format TrueCrypt
+    #[arg(long, conflicts_with_all = ["format", "veracrypt"])]
+    truecrypt: bool,
+
+    /// Treat it as a VeraCrypt volume: same as --format VeraCrypt
+    #[arg(long, conflicts_with = "format")]
+    veracrypt: bool,
+}
+
+impl FormatArgs {
+    /// The format that the options name.
+    pub fn name(&self) -> Option<&str> {
+        match (self.truecrypt, self.veracrypt) {
+            (true, _) => Some("TrueCrypt"),
+            (_, true) => Some("VeraCrypt"),
+            _ => self.format.as_deref(),
+        }
+    }
+}
+
+impl From<Option<String>> for FormatArgs {
+    fn from(format: Option<String>) -> Self {
+        Self { format, ..Self::default() }
+    }
+}
+
 /// How to open it.
 #[derive(clap::Args, Clone, Default)]
 #[command(next_help_heading = "How to open it", end_heading())]
 pub struct UnlockArgs {
-    /// Treat it as a volume of this format
-    #[arg(long, value_name = "NAME")]
-    pub(super) format: Option<String>,
-
-    /// Treat it as a TrueCrypt volume: same as --format TrueCrypt
-    #[arg(long, conflicts_with_all = ["format", "veracrypt"])]
-    pub(super) truecrypt: bool,
-
-    /// Treat it as a VeraCrypt volume: same as --format VeraCrypt
-    #[arg(long, conflicts_with = "format")]
-    pub(super) veracrypt: bool,
+    #[command(flatten)]
+    pub(super) format: FormatArgs,
 
     /// Try only this hash, or Argon2id: opens faster
     #[arg(long, value_name = "NAME")]
@@ -98,15 +122,13 @@ pub struct UnlockArgs {
 impl UnlockArgs {
     /// The options of another verb that has only some of these.
     pub fn new(format: Option<String>, cipher: Option<String>, hash: Option<String>, pim: Option<u32>) -> Self {
-        Self { format, cipher, hash, pim, ..Self::default() }
+        Self { format: format.into(), cipher, hash, pim, ..Self::default() }
     }
 
     /// Whether any of these options was given. Names every field, so that a new option must be decided here to compile.
     pub fn given(&self) -> bool {
         let Self {
             format,
-            truecrypt,
-            veracrypt,
             hash,
             pim,
             memory,
@@ -125,9 +147,9 @@ impl UnlockArgs {
             tokens,
             folder,
         } = self;
-        let texts = [format, hash, cipher].into_iter().any(Option::is_some) || header_file.is_some();
+        let texts = [hash, cipher].into_iter().any(Option::is_some) || header_file.is_some() || format.name().is_some();
         let numbers = pim.is_some() || memory.is_some() || slot.is_some() || partition.is_some();
-        let flags = [truecrypt, veracrypt, allow_slow, backup_header, no_aes, truncated, write_unencrypted, keep_times];
+        let flags = [allow_slow, backup_header, no_aes, truncated, write_unencrypted, keep_times];
         let flags = flags.into_iter().any(|flag| *flag);
         texts || numbers || flags || headerless.given() || tokens.given() || folder.given()
     }
@@ -241,7 +263,7 @@ impl UnlockArgs {
         if self.header_file.is_some() || self.hash.is_some() {
             return Err(Error::misuse("--random-key takes no header and no hash"));
         }
-        self.format = Some("plain".to_owned());
+        self.format = Some("plain".to_owned()).into();
         let cipher = self.cipher.get_or_insert_with(|| "aes-xts-plain64".to_owned());
         let is_xts = Specification::parse(cipher).is_ok_and(|cipher| cipher.is_xts());
         let bits = self.headerless.key_bits_or(if is_xts { 512 } else { 256 });
@@ -255,11 +277,7 @@ impl UnlockArgs {
 
     /// The format that the options name.
     pub fn format(&self) -> Option<&str> {
-        match (self.truecrypt, self.veracrypt) {
-            (true, _) => Some("TrueCrypt"),
-            (_, true) => Some("VeraCrypt"),
-            _ => self.format.as_deref(),
-        }
+        self.format.name()
     }
 }
 

@@ -15,6 +15,7 @@ use crate::opening::new_file;
 use crate::terminal::file_name::FileName;
 use crate::terminal::output::{self, Report};
 use crate::terminal::size;
+use crate::verbs::keyslot::only_for_keyslots;
 
 /// The longest token file, in bytes: more than a header can hold.
 const TOKEN_MAX: u64 = 4 << 20;
@@ -24,6 +25,7 @@ const TOKEN_MAX: u64 = 4 << 20;
 /// In tokens, systemd, clevis and others record where to find a passphrase: in a TPM, on a FIDO2 key, in the kernel's
 /// keyring. Tokens are stored unchanged.
 #[derive(clap::Args)]
+#[command(mut_subcommands(|part| part.mut_args(only_for_keyslots)))]
 pub struct Args {
     #[command(subcommand)]
     what: What,

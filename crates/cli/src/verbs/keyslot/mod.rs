@@ -45,7 +45,7 @@ pub struct Args {
 }
 
 /// Hides the options that no format with keyslots takes. Who gives one learns which formats take it.
-fn only_for_keyslots(arg: clap::Arg) -> clap::Arg {
+pub fn only_for_keyslots(arg: clap::Arg) -> clap::Arg {
     const GROUPS: [&str; 2] = ["Formats without a header", "Encrypted folders"];
     const OPTIONS: [&str; 7] =
         ["truecrypt", "veracrypt", "pim", "new-pim", "certificate", "windows-profile", "windows-hash-file"];

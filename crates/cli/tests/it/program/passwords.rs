@@ -118,6 +118,7 @@ fn a_header_is_put_back_by_the_third_password() {
     let (truecrypt, luks) = (folder.volume("v.tc", "1M", &[]), folder.str("v.luks"));
     let create = ["create", "--format", "LUKS1", "--quick", "--size", "20M", "--iterations", "1000"];
     run(create.iter().chain(&["--password-file", &folder.password, &luks])).succeeds();
+    run(["header", "repair", "--truecrypt", &truecrypt]).fails(5, &["TrueCrypt", "header restore --embedded"]);
     for (path, lost, verb) in [
         (&*truecrypt, 512, &["header", "restore", "--embedded", "--truecrypt", "--hash", "SHA-512", "--yes"][..]),
         // Nothing but a passphrase proves what else is in this header.
