@@ -494,24 +494,10 @@ fn tries_left(left: u32) -> String {
     }
 }
 
-/// Asks for a password twice, and says in between how strong it is.
-fn twice(asker: &Asker, question: &str, meter: Option<&StrengthMeter<'_>>) -> Result<Secret> {
-    let mut left = TRIES;
-    loop {
-        let first = asker.password(question)?;
-        if let (Asker::Terminal(terminal), Some(line)) = (asker, meter.and_then(|meter| meter.line(&first))) {
-            prompt::tell(terminal, &line);
-        }
-        let again = asker.password("Repeat: ")?;
-        left -= 1;
-        match asker {
-            _ if first.same_as(&again) => return Ok(first),
-            Asker::Terminal(terminal) if left > 0 => {
-                prompt::tell(terminal, &format!("The two passwords differ. {}", tries_left(left)));
-            }
-            _ => return Err(Error::misuse("the two passwords differ")),
-        }
-    }
+/// The text as the beginning of a sentence.
+fn capital(text: &str) -> String {
+    let mut chars = text.chars();
+    chars.next().into_iter().flat_map(char::to_uppercase).chain(chars).collect()
 }
 
 /// The source of a password and keyfiles, for all option groups.
@@ -593,23 +579,61 @@ impl Source<'_> {
     /// The `keyfiles`, already read, and a new password. None may be empty: a script whose password got lost would create a
     /// volume that anybody can open.
     fn read_new_beside(&self, keyfiles: Vec<Credential>) -> Result<Vec<Credential>> {
+        if let Some(empty) = keyfiles.iter().find(|keyfile| keyfile.is_empty()) {
+            let error = Error::misuse(format!("the new {} is empty", empty.kind()));
+            return Err(error.hint("To create one: claviger keyfile FILE"));
+        }
         // Without the keyfiles, guessing is in vain.
         let meter = self.meter.filter(|_| keyfiles.is_empty());
-        let (credentials, asked) = self.read_by(keyfiles, |asker| twice(asker, self.question_new, meter))?;
-        if let (Some(meter), None, [Credential::Passphrase(password)]) = (meter, asked, &credentials[..])
-            && io::stderr().is_terminal()
-            && let Some(line) = meter.line(password)
-        {
-            output::say(&line);
+        let (credentials, asked) = self.read_by(keyfiles, |asker| self.ask_new(asker, meter))?;
+        if let (None, Some(Credential::Passphrase(password))) = (asked, credentials.last()) {
+            self.check_new(password)?;
+            if let Some(line) = meter.filter(|_| io::stderr().is_terminal()).and_then(|meter| meter.line(password)) {
+                output::say(&line);
+            }
         }
-        let Some(empty) = credentials.iter().find(|credential| credential.is_empty()) else { return Ok(credentials) };
+        Ok(credentials)
+    }
+
+    /// Asks for a new password twice. At a terminal, a pair that differs or breaks a rule of the format is asked for again.
+    fn ask_new(&self, asker: &Asker, meter: Option<&StrengthMeter<'_>>) -> Result<Secret> {
+        let mut left = TRIES;
+        loop {
+            left -= 1;
+            match (self.ask_pair(asker, meter)?, asker) {
+                (Err(refused), Asker::Terminal(terminal)) if left > 0 => {
+                    let why = capital(&refused.kind.to_string());
+                    prompt::tell(terminal, &format!("{why}. {}", tries_left(left)));
+                }
+                (answer, _) => return answer,
+            }
+        }
+    }
+
+    /// Asks once for each of the two, and says in between how strong the password is. Inside is why it cannot be the new one.
+    fn ask_pair(&self, asker: &Asker, meter: Option<&StrengthMeter<'_>>) -> Result<Result<Secret>> {
+        let first = asker.password(self.question_new)?;
+        if let Err(refused) = self.check_new(&first) {
+            return Ok(Err(refused));
+        }
+        if let (Asker::Terminal(terminal), Some(line)) = (asker, meter.and_then(|meter| meter.line(&first))) {
+            prompt::tell(terminal, &line);
+        }
+        let again = asker.password("Repeat: ")?;
+        Ok(if first.same_as(&again) { Ok(first) } else { Err(Error::misuse("the two passwords differ")) })
+    }
+
+    /// Refuses an empty password, and one that the format does not take.
+    fn check_new(&self, password: &Secret) -> Result<()> {
         let Self { prefix, .. } = self;
-        let hint = match empty {
-            Credential::Keyfile(_) => "To create one: claviger keyfile FILE".to_owned(),
-            _ if self.required => "Otherwise the file alone would open it.".to_owned(),
-            _ => format!("For a volume without a password, use --no-{prefix}password with --{prefix}keyfile FILE."),
+        if !password.is_empty() {
+            return self.meter.map_or(Ok(()), |meter| meter.check(password));
+        }
+        let hint = match self.required {
+            true => "Otherwise the file alone would open it.".to_owned(),
+            false => format!("For a volume without a password, use --no-{prefix}password with --{prefix}keyfile FILE."),
         };
-        Err(Error::misuse(format!("the new {} is empty", empty.kind())).hint(hint))
+        Err(Error::misuse("the new passphrase is empty").hint(hint))
     }
 
     /// The `keyfiles` and the password, which `ask` asks for if no option gives it, and who was asked.

@@ -2,23 +2,34 @@
 
 use claviger_engine::file_formats::FileFormat;
 use claviger_engine::password_strength::{GuessWork, StrengthVerdict, strength};
-use claviger_engine::{Format, Spec};
+use claviger_engine::{Format, Result, Secret, Spec};
 
-/// What a guess of a new password will cost. Worked out only if somebody reads the line.
+/// What a format demands of a new password, and what a guess of it will cost. Worked out only if somebody reads the line.
 pub struct StrengthMeter<'a> {
     format: &'static str,
+    check: Box<dyn Fn(&Secret) -> Result<()> + 'a>,
     work: Box<dyn Fn() -> Option<GuessWork> + 'a>,
 }
 
 impl<'a> StrengthMeter<'a> {
     /// For a volume created according to `spec`, or a keyslot with its cost.
     pub fn of(format: &'a dyn Format, spec: &'a Spec<'a>) -> Self {
-        Self { format: format.name(), work: Box::new(move || format.guess_work(spec)) }
+        let check = Box::new(|password: &Secret| format.check_new_passphrase(password));
+        Self { format: format.name(), check, work: Box::new(move || format.guess_work(spec)) }
     }
 
     /// For an encrypted folder.
     pub fn of_folder(format: &'a dyn FileFormat) -> Self {
-        Self { format: format.name(), work: Box::new(move || format.guess_work()) }
+        let check = Box::new(|password: &Secret| format.check_new_passphrase(password));
+        Self { format: format.name(), check, work: Box::new(move || format.guess_work()) }
+    }
+
+    /// Whether the format takes this password.
+    ///
+    /// # Errors
+    /// `Misuse` or `WrongCredential`, with the rule.
+    pub fn check(&self, password: &Secret) -> Result<()> {
+        (self.check)(password)
     }
 
     /// The line; `None` if there is nothing to say.

@@ -15,6 +15,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use claviger_crypto::Secret;
 pub use clear::CLEAR;
 pub use ecryptfs::ECRYPTFS;
 pub use efs::EFS;
@@ -52,6 +53,14 @@ pub trait FileFormat: Sync {
     /// Whether these keyfiles need a passphrase as well.
     fn asks_passphrase(&self, _keyfiles: &[Credential]) -> bool {
         true
+    }
+
+    /// Refuses a passphrase that no folder can have.
+    ///
+    /// # Errors
+    /// `WrongCredential`.
+    fn check_new_passphrase(&self, _passphrase: &Secret) -> Result<()> {
+        Ok(())
     }
 
     /// The work of one guess of a folder's passphrase; `None` if the format has none.

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use claviger_crypto::Secret;
+
 use super::creator::not_created;
 use super::takes::{self, Parameter, Purpose, Takes};
 use super::{Creator, Header, HeaderEditor, HiddenRoom, InPlaceConverter, Verdict};
@@ -99,6 +101,15 @@ pub trait Format: Sync {
         let asked = [&[Parameter::HiddenVolume], &spec.parameters()[..]].concat();
         takes::check(self.name(), &self.takes(), Purpose::Creating, &asked)?;
         creator.create_hidden_volume(store, outer, spec, first)
+    }
+
+    /// Refuses a passphrase that no volume or keyslot can have: one that is too long, for example. Creating and changing volumes checks
+    /// this, too.
+    ///
+    /// # Errors
+    /// `Misuse`.
+    fn check_new_passphrase(&self, _passphrase: &Secret) -> Result<()> {
+        Ok(())
     }
 
     /// The work of one guess of a passphrase that opens a volume created according to `spec`, or a keyslot with its cost: roughly where

@@ -155,6 +155,42 @@ fn with_two_passwords_there_is_one_try() {
     assert_eq!(code, 0, "{output}");
 }
 
+#[test]
+fn a_new_password_that_the_format_does_not_take_is_asked_for_again() {
+    let folder = Folder::new();
+    let (long, file, path) = ("long ".repeat(13), folder.str("bad"), folder.str("v"));
+    let bitlocker = ["create", "--format", "BitLocker", "--quick", "--size", "64M", "--no-recovery-password", &path];
+    let truecrypt = ["create", "--format", "TrueCrypt", "--quick", "--size", "1M", &path];
+    let ecryptfs = ["create", "--format", "eCryptfs", &path];
+    for (create, bad, rule, code) in [
+        (&bitlocker[..], WRONG.get(..7).expect("ASCII"), "at least 8 characters, this one has 7", 1),
+        (&truecrypt, &long, "has 65 bytes, but TrueCrypt takes at most 64", 1),
+        (&truecrypt, "", "passphrase is empty", 1),
+        (&ecryptfs, &long, "at most 64 bytes, this one has 65", 2),
+    ] {
+        let question = "Password of the new volume: ";
+        let pair = [typed(question, PASSWORD), typed("Repeat: ", PASSWORD)].concat();
+        let Some((output, done)) = played(&[all(question, &[bad, bad]), pair], create) else { return };
+        assert!(done == 0 && output.contains(&format!("{rule}. 1 try left.")), "{done} {output}");
+        run([&["info", "--password-file", &folder.password], &create[1..3], &[&path]].concat()).succeeds();
+        drop(fs::remove_file(&path).or_else(|_| fs::remove_dir(&path)));
+        let (output, done) = played(&[all(question, &[bad, bad, bad])], create).expect("as before");
+        assert!(done == i64::from(code) && !output.contains("Repeat") && !folder.path("v").exists(), "{done} {output}");
+        fs::write(&file, bad).expect("a file");
+        let script = run([create, &["--password-file", &file]].concat()).fails(code, &[rule]);
+        assert!(!script.err.contains("left"), "{}", script.err);
+    }
+    // As for a new keyslot.
+    let path = folder.str("disk");
+    run([&bitlocker[..7], &["--password-file", &folder.password, &path]].concat()).succeeds();
+    let pair = [typed("New password: ", WRONG), typed("Repeat: ", WRONG)].concat();
+    for verb in [&["keyslot", "add"][..], &["change"]] {
+        let steps = [typed("Password: ", PASSWORD), typed("New password: ", "seven77"), pair.clone()];
+        let (output, code) = played(&steps, &[verb, &[&path]].concat()).expect("as before");
+        assert!(code == 0 && output.contains("this one has 7. 2 tries left."), "{code} {output}");
+    }
+}
+
 const WEAK: &str = "summer2019";
 const STRONG: &str = "v8Kq2xTz0bLm4Rw7s";
 

@@ -84,6 +84,10 @@ impl FileFormat for Ecryptfs {
         Takes { creating: &[], opening }
     }
 
+    fn check_new_passphrase(&self, passphrase: &Secret) -> Result<()> {
+        token::check_len(passphrase)
+    }
+
     fn guess_work(&self) -> Option<GuessWork> {
         Some(GuessWork::Hash { hash: SHA512.name, times: token::ITERATIONS as u64, compressions: 1 })
     }

@@ -25,6 +25,18 @@ pub(super) const SALT: Salt = [0x00, 0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77];
 /// Salts for names. ecryptfs-utils takes the hexadecimal digits themselves as the salt; the second salt is what was intended.
 pub(super) const NAME_SALTS: [Salt; 2] = [*b"99887766", [0x99, 0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22]];
 
+/// # Errors
+/// `WrongCredential` if the passphrase is too long.
+pub(super) fn check_len(passphrase: &Secret) -> Result<()> {
+    match passphrase.len() {
+        0..=LONGEST => Ok(()),
+        len => {
+            let what = format!("an eCryptfs passphrase has at most {LONGEST} bytes, this one has {len}");
+            Err(ErrorKind::WrongCredential(what).into())
+        }
+    }
+}
+
 /// A key derived from a passphrase. It encrypts the keys of files, or names.
 pub(super) struct Token {
     /// 64 bytes. A cipher uses as many of them as it needs.
@@ -37,10 +49,7 @@ impl Token {
     /// # Errors
     /// `WrongCredential` if the passphrase is too long.
     pub fn derive(passphrase: &Secret, salt: Salt) -> Result<Self> {
-        if passphrase.len() > LONGEST {
-            let what = format!("an eCryptfs passphrase has at most {LONGEST} bytes, this one has {}", passphrase.len());
-            return Err(ErrorKind::WrongCredential(what).into());
-        }
+        check_len(passphrase)?;
         let (mut key, mut next) = (Secret::zeroed(SHA512.size), Secret::zeroed(SHA512.size));
         SHA512.digest(&[&salt, passphrase], &mut key);
         for _ in 1..ITERATIONS {

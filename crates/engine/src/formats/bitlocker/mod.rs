@@ -111,6 +111,10 @@ impl Format for BitLocker {
         Some(self)
     }
 
+    fn check_new_passphrase(&self, passphrase: &Secret) -> Result<()> {
+        protect::Opener::of_typed(passphrase).map(drop).map_err(|e| e.in_format(NAME))
+    }
+
     fn guess_work(&self, _spec: &Spec<'_>) -> Option<GuessWork> {
         // 88 bytes are hashed each time (`stretch`): two blocks.
         Some(GuessWork::Hash { hash: hash::SHA256.name, times: stretch::ITERATIONS, compressions: 2 })

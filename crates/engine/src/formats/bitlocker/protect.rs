@@ -50,15 +50,7 @@ impl Opener<'_> {
             return Err(Error::misuse(format!("{what}; {} were given", credentials.len())));
         };
         match credential {
-            Credential::Passphrase(typed) => match recovery::read(typed) {
-                Typed::Keys(mut keys) if keys.len() == 1 => Ok(Self::Recovery(keys.remove(0))),
-                Typed::Keys(keys) => Err(Error::misuse(format!(
-                    "this text has {} recovery passwords, but a protector takes one",
-                    keys.len()
-                ))),
-                Typed::Mistyped(what) => Err(Error::misuse(format!("this looks like a recovery password, but {what}"))),
-                Typed::Other => password(typed),
-            },
+            Credential::Passphrase(typed) => Self::of_typed(typed),
             Credential::Keyfile(contents) => StartupKey::read(contents).map(Self::StartupKey),
             Credential::VolumeKey(_) | Credential::PrivateKey(_) => {
                 Err(ErrorKind::CredentialKind { format: NAME, kind: credential.kind() }.into())
@@ -72,6 +64,22 @@ impl Opener<'_> {
             Self::StartupKey(key) => Some(key),
             Self::Tpm(tpm) => tpm.startup_key.as_ref(),
             Self::Password(_) | Self::Recovery(_) | Self::Clear => None,
+        }
+    }
+
+    /// Converts a password or recovery password.
+    ///
+    /// # Errors
+    /// `Misuse` for one that is too short or mistyped.
+    pub fn of_typed(typed: &Secret) -> Result<Self> {
+        match recovery::read(typed) {
+            Typed::Keys(mut keys) if keys.len() == 1 => Ok(Self::Recovery(keys.remove(0))),
+            Typed::Keys(keys) => Err(Error::misuse(format!(
+                "this text has {} recovery passwords, but a protector takes one",
+                keys.len()
+            ))),
+            Typed::Mistyped(what) => Err(Error::misuse(format!("this looks like a recovery password, but {what}"))),
+            Typed::Other => password(typed),
         }
     }
 

@@ -42,14 +42,7 @@ pub(super) fn password(family: &Family, credentials: &[Credential]) -> Result<Se
         }
     }
     let passphrase: &[u8] = passphrase.map_or(&[], |p| p);
-    if passphrase.len() > family.password_max {
-        return Err(Error::misuse(format!(
-            "the passphrase has {} bytes, but {name} takes at most {}",
-            passphrase.len(),
-            family.password_max
-        ))
-        .hint("Characters outside ASCII take two or more bytes each."));
-    }
+    check_len(family, passphrase)?;
     if keyfiles.is_empty() {
         return match passphrase {
             [] => Err(Error::misuse("the passphrase is empty and there are no keyfiles")),
@@ -60,6 +53,21 @@ pub(super) fn password(family: &Family, credentials: &[Credential]) -> Result<Se
     keyfiles.into_iter().for_each(|contents| mix(&mut pool, contents));
     pool.iter_mut().zip(passphrase).for_each(|(p, b)| *p = p.wrapping_add(*b));
     Ok(pool)
+}
+
+/// Refuses a passphrase that is too long.
+///
+/// # Errors
+/// `Misuse`.
+pub(super) fn check_len(family: &Family, passphrase: &[u8]) -> Result<()> {
+    let Family { name, password_max, .. } = family;
+    match passphrase.len() {
+        len if len > *password_max => {
+            Err(Error::misuse(format!("the passphrase has {len} bytes, but {name} takes at most {password_max}"))
+                .hint("Characters outside ASCII take two or more bytes each."))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Mixes a keyfile into the pool: the CRC-32 register after each byte, not inverted at the end, is added to the pool's next

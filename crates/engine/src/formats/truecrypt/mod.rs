@@ -25,8 +25,8 @@ mod verify;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use claviger_crypto::SectorCipher;
 use claviger_crypto::secret::wipe_stack;
+use claviger_crypto::{Secret, SectorCipher};
 
 use super::takes::{Parameter, Takes, check_opening};
 use super::{Choices, Creator, Facts, Format, Header, HeaderEditor, HiddenRoom, Unlocked, Verdict, same_name};
@@ -176,6 +176,10 @@ impl Format for Family {
 
     fn creator(&self) -> Option<&dyn Creator> {
         Some(self)
+    }
+
+    fn check_new_passphrase(&self, passphrase: &Secret) -> Result<()> {
+        keyfiles::check_len(self, passphrase).map_err(|e| e.in_format(self.name))
     }
 
     fn guess_work(&self, spec: &Spec<'_>) -> Option<GuessWork> {
