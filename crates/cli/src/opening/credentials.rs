@@ -583,6 +583,7 @@ impl Source<'_> {
             let error = Error::misuse(format!("the new {} is empty", empty.kind()));
             return Err(error.hint("To create one: claviger keyfile FILE"));
         }
+        self.meter.map_or(Ok(()), StrengthMeter::choose_cost)?;
         // Without the keyfiles, guessing is in vain.
         let meter = self.meter.filter(|_| keyfiles.is_empty());
         let (credentials, asked) = self.read_by(keyfiles, |asker| self.ask_new(asker, meter))?;

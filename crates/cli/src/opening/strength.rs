@@ -4,10 +4,14 @@ use claviger_engine::file_formats::FileFormat;
 use claviger_engine::password_strength::{GuessWork, StrengthVerdict, strength};
 use claviger_engine::{Format, Result, Secret, Spec};
 
-/// What a format demands of a new password, and what a guess of it will cost. Worked out only if somebody reads the line.
+/// Refuses passwords that a format does not take.
+type Check<'a> = Box<dyn Fn(&Secret) -> Result<()> + 'a>;
+
+/// What a format demands of a new password, and what a guess of it will cost.
 pub struct StrengthMeter<'a> {
     format: &'static str,
-    check: Box<dyn Fn(&Secret) -> Result<()> + 'a>,
+    choose_cost: Box<dyn Fn() -> Result<()> + 'a>,
+    check: Check<'a>,
     work: Box<dyn Fn() -> Option<GuessWork> + 'a>,
 }
 
@@ -15,13 +19,23 @@ impl<'a> StrengthMeter<'a> {
     /// For a volume created according to `spec`, or a keyslot with its cost.
     pub fn of(format: &'a dyn Format, spec: &'a Spec<'a>) -> Self {
         let check = Box::new(|password: &Secret| format.check_new_passphrase(password));
-        Self { format: format.name(), check, work: Box::new(move || format.guess_work(spec)) }
+        let choose_cost = Box::new(|| format.choose_cost(spec));
+        Self { format: format.name(), choose_cost, check, work: Box::new(move || format.guess_work(spec)) }
     }
 
     /// For an encrypted folder.
     pub fn of_folder(format: &'a dyn FileFormat) -> Self {
         let check = Box::new(|password: &Secret| format.check_new_passphrase(password));
-        Self { format: format.name(), check, work: Box::new(move || format.guess_work()) }
+        let choose_cost = Box::new(|| Ok(()));
+        Self { format: format.name(), choose_cost, check, work: Box::new(move || format.guess_work()) }
+    }
+
+    /// Settles the cost of which the line will speak.
+    ///
+    /// # Errors
+    /// Those of [`Format::choose_cost`].
+    pub fn choose_cost(&self) -> Result<()> {
+        (self.choose_cost)()
     }
 
     /// Whether the format takes this password.

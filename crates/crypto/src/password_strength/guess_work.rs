@@ -121,7 +121,8 @@ impl fmt::Display for GuessWork {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let memory = |kib: u64| match kib {
             kib if kib >= 1 << 20 => format!("{:.1} GiB", kib as f64 / f64::from(1 << 20)).replace(".0 ", " "),
-            kib => format!("{} MiB", (kib >> 10).max(1)),
+            kib if kib >= 100 << 10 => format!("{:.0} MiB", kib as f64 / 1024.0),
+            kib => format!("{:.1} MiB", kib as f64 / 1024.0).replace(".0 ", " "),
         };
         match *self {
             Self::Pbkdf2 { hash, iterations, .. } => write!(f, "PBKDF2 with {hash}, {iterations} iterations"),

@@ -112,6 +112,15 @@ pub trait Format: Sync {
         Ok(())
     }
 
+    /// Chooses the cost of a volume created according to `spec`, or of a keyslot, where it is measured: in this process, such volumes and
+    /// keyslots get this cost from now on, and [`Format::guess_work`] is exact.
+    ///
+    /// # Errors
+    /// `Misuse` for a cost that the format does not take; `TooLittleMemory`, `Cancelled`.
+    fn choose_cost(&self, _spec: &Spec<'_>) -> Result<()> {
+        Ok(())
+    }
+
     /// The work of one guess of a passphrase that opens a volume created according to `spec`, or a keyslot with its cost: roughly where
     /// the cost is measured. `None` if the format has no passphrases or `spec` is wrong.
     fn guess_work(&self, _spec: &Spec<'_>) -> Option<GuessWork> {

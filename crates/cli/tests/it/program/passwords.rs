@@ -219,6 +219,15 @@ fn it_is_said_how_strong_a_new_password_is() {
             fs::remove_file(&path).expect("removed");
         }
     }
+    // A measured cost is that of the keyslot.
+    let path = folder.luks2("measured");
+    let add = ["keyslot", "add", "--iter-time", "700", &path];
+    let pair = [typed("New password: ", WEAK), typed("Repeat: ", WEAK)].concat();
+    let Some((output, code)) = played(&[typed("Password: ", PASSWORD), pair], &add) else { return };
+    let listed = run(["keyslot", "list", &path]).succeeds().text();
+    let row = listed.lines().find(|row| row.contains("argon2id")).unwrap_or_else(|| panic!("{listed}"));
+    let memory = row.rsplit(", ").next().expect("its memory");
+    assert!(code == 0 && output.contains(&format!("(LUKS2, Argon2id, {memory})")), "{listed} {output}");
     // A script hears nothing of it, and neither does somebody who opens a volume.
     let file = folder.str("weak");
     fs::write(&file, WEAK).expect("a file");

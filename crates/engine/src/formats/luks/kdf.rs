@@ -183,11 +183,28 @@ impl Kdf {
     ///
     /// The measurement follows cryptsetup: PBKDF2 on one thread, because other programs use one; Argon2 with parallel lanes, with
     /// more memory first, and more passes only at the maximum memory (cryptsetup 2.6.1, lib/crypto_backend/pbkdf_check.c). Argon2
-    /// gets at least 64 MiB and four passes, even if they take longer.
+    /// gets at least 64 MiB and four passes, even if they take longer. What was measured once in this process is chosen again, so that
+    /// keyslots get what people were told.
     ///
     /// # Errors
     /// `Misuse` for parameters that no LUKS header may have; `TooLittleMemory`; `Cancelled` while measuring.
     pub fn choose(
+        cost: &Cost<'_>,
+        defaults: Defaults,
+        hash: &'static Hash,
+        len: usize,
+        cancel: Option<&AtomicBool>,
+    ) -> Result<Self> {
+        let asked = Asked::of(cost, defaults, hash, len);
+        if let Some(kdf) = asked.chosen() {
+            return Ok(kdf);
+        }
+        let kdf = Self::measured(cost, defaults, hash, len, cancel)?;
+        CHOSEN.lock().unwrap_or_else(PoisonError::into_inner).insert(0, (asked, kdf));
+        Ok(kdf)
+    }
+
+    fn measured(
         cost: &Cost<'_>,
         defaults: Defaults,
         hash: &'static Hash,
@@ -216,13 +233,47 @@ impl Kdf {
     }
 }
 
-/// A forecast of [`Kdf::choose`] in a fraction of a second: the real choice measures much longer. `None` for a cost that it refuses.
+/// The choices of this process, the latest first.
+static CHOSEN: Mutex<Vec<(Asked, Kdf)>> = Mutex::new(Vec::new());
+
+/// What a choice depends on, besides the machine.
+#[derive(PartialEq)]
+struct Asked {
+    kdf: String,
+    time_ms: u32,
+    /// Iterations, memory and lanes.
+    exact: [Option<u32>; 3],
+    /// The hash of PBKDF2, and how many bytes it derives.
+    pbkdf2: Option<(&'static str, usize)>,
+}
+
+impl Asked {
+    fn of(cost: &Cost<'_>, defaults: Defaults, hash: &'static Hash, len: usize) -> Self {
+        let kdf = cost.kdf.unwrap_or(defaults.kdf).to_ascii_lowercase();
+        let pbkdf2 = variant_named(&kdf).is_none().then_some((hash.name, len));
+        let exact = [cost.iterations, cost.memory_kib, cost.lanes];
+        Self { kdf, time_ms: cost.time_ms.unwrap_or(defaults.time_ms), exact, pbkdf2 }
+    }
+
+    /// What was chosen for it before, if its memory is still available.
+    fn chosen(&self) -> Option<Kdf> {
+        let all = CHOSEN.lock().unwrap_or_else(PoisonError::into_inner);
+        let (_, kdf) = all.iter().find(|(asked, _)| asked == self)?;
+        (kdf.memory() <= crate::memory::available()).then_some(*kdf)
+    }
+}
+
+/// A forecast of [`Kdf::choose`] in a fraction of a second, unless it has chosen before: it measures much longer. `None` for a cost
+/// that it refuses.
 pub(in crate::formats) fn expected(
     cost: &Cost<'_>,
     defaults: Defaults,
     hash: &'static Hash,
     len: usize,
 ) -> Option<Kdf> {
+    if let Some(kdf) = Asked::of(cost, defaults, hash, len).chosen() {
+        return Some(kdf);
+    }
     let nanoseconds = f64::from(cost.time_ms.unwrap_or(defaults.time_ms)) * 1e6;
     let name = cost.kdf.unwrap_or(defaults.kdf);
     let Some(variant) = variant_named(name) else {
@@ -480,6 +531,19 @@ mod tests {
         let kdf = chosen(cost).expect("Argon2id");
         assert!(matches!(kdf, Kdf::Argon2 { variant: Variant::Id, passes: 1, memory_kib: 64, lanes: 2 }));
         assert_eq!(kdf.memory(), 65_536);
+    }
+
+    #[test]
+    fn what_was_chosen_is_expected_and_chosen_again() {
+        for (cost, defaults) in [
+            (Cost { time_ms: Some(30), ..Cost::default() }, LUKS1),
+            (Cost { time_ms: Some(600), lanes: Some(1), ..Cost::default() }, LUKS2),
+        ] {
+            let parts = |kdf: Kdf| (kdf.derivation().iterations, kdf.memory());
+            let chosen = parts(Kdf::choose(&cost, defaults, &hash::SHA256, 64, None).expect("a choice"));
+            assert_eq!(expected(&cost, defaults, &hash::SHA256, 64).map(parts), Some(chosen));
+            assert_eq!(Kdf::choose(&cost, defaults, &hash::SHA256, 64, None).map(parts).ok(), Some(chosen));
+        }
     }
 
     #[test]

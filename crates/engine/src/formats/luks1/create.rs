@@ -248,10 +248,22 @@ pub(super) fn choose(cost: &Cost<'_>, hash: &'static Hash, key_len: usize, cance
     Kdf::choose(cost, kdf::LUKS1, hash, key_len, cancel)
 }
 
+/// The size of the volume key, in bytes: a keyslot's key is as long.
+fn usual_key(spec: &Spec<'_>) -> usize {
+    let given = spec.key_bits.map(|bits| bits as usize / 8);
+    given.or_else(|| Some(NewLuks1::new(spec).ok()?.key_len)).unwrap_or(2 * DEFAULT_KEY / 8)
+}
+
+/// Chooses the derivation of a new keyslot's key before there is a passphrase.
+pub(super) fn choose_cost(spec: &Spec<'_>) -> Result<()> {
+    let (hash, _) = hash_named(spec.hash.unwrap_or(HASHES[0]))?;
+    choose(&spec.cost, hash, usual_key(spec), spec.cancel).map(drop)
+}
+
 /// The work of one guess of a new keyslot's passphrase.
 pub(super) fn guess_work(spec: &Spec<'_>) -> Option<GuessWork> {
     let (hash, _) = hash_named(spec.hash.unwrap_or(HASHES[0])).ok()?;
-    let len = spec.key_bits.map_or(2 * DEFAULT_KEY / 8, |bits| bits as usize / 8);
+    let len = usual_key(spec);
     Some(kdf::expected(&spec.cost, kdf::LUKS1, hash, len)?.guess_work(len))
 }
 

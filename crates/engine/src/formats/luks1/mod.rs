@@ -84,6 +84,10 @@ impl Format for Luks1 {
         Some(self)
     }
 
+    fn choose_cost(&self, spec: &Spec<'_>) -> Result<()> {
+        create::choose_cost(spec).map_err(|e| e.in_format(NAME))
+    }
+
     fn guess_work(&self, spec: &Spec<'_>) -> Option<GuessWork> {
         create::guess_work(spec)
     }

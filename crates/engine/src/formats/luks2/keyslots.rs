@@ -392,11 +392,19 @@ fn salt() -> Result<Base64> {
     Ok(Base64(salt))
 }
 
-/// The work of one guess of a new keyslot's passphrase, whose key encrypts the volume key with AES in XTS mode.
+/// The size of a new keyslot's key, in bytes: it usually encrypts the volume key with AES in XTS mode.
+const USUAL_KEY: usize = 64;
+
+/// The work of one guess of a new keyslot's passphrase.
 pub(super) fn guess_work(spec: &Spec<'_>) -> Option<GuessWork> {
-    const LEN: usize = 64;
     let hash = hash_of(spec.hash).unwrap_or(&hash::SHA256);
-    Some(kdf::expected(&spec.cost, kdf::LUKS2, hash, LEN)?.guess_work(LEN))
+    Some(kdf::expected(&spec.cost, kdf::LUKS2, hash, USUAL_KEY)?.guess_work(USUAL_KEY))
+}
+
+/// Chooses the derivation of a new keyslot's key before there is a passphrase.
+pub(super) fn choose_cost(spec: &Spec<'_>) -> Result<()> {
+    let hash = hash_of(spec.hash).unwrap_or(&hash::SHA256);
+    Kdf::choose(&spec.cost, kdf::LUKS2, hash, USUAL_KEY, spec.cancel).map(drop)
 }
 
 /// The hash of a new keyslot: SHA-256 by default.

@@ -131,6 +131,10 @@ impl Format for Luks2 {
         Some(self)
     }
 
+    fn choose_cost(&self, spec: &Spec<'_>) -> Result<()> {
+        keyslots::choose_cost(spec).map_err(|e| e.in_format(NAME))
+    }
+
     fn guess_work(&self, spec: &Spec<'_>) -> Option<GuessWork> {
         keyslots::guess_work(spec)
     }
