@@ -167,6 +167,7 @@ fn make(args: &Args, path: &Path, plan: Plan<'_>) -> anyhow::Result<()> {
         _ => spec,
     };
     let reserved = creator.reserved(store.len(), &spec).map_err(at)?;
+    let by_password = matches!(&credentials[..], [Credential::Passphrase(_)]);
     let mut protectors = args.protectors.make(&takes, creator, credentials)?;
     let credentials = &protectors.credentials[..];
 
@@ -207,7 +208,7 @@ fn make(args: &Args, path: &Path, plan: Plan<'_>) -> anyhow::Result<()> {
     let opened_with = if format.headerless() { options_for(creator, &facts, &spec) } else { Vec::new() };
     let stored = store.len();
     // With anything else, the command would lack options.
-    let by_password = matches!(credentials, [Credential::Passphrase(_)]) && opened_with.is_empty();
+    let by_password = by_password && opened_with.is_empty();
     let mountable = by_password && args.filesystem.is_some() && args.layout.header.is_none() && spec.pim.is_none();
     let mount = mountable.then(|| output::command(["claviger".as_ref(), "mount".as_ref(), path.as_os_str()]));
     target.keep()?;

@@ -82,15 +82,16 @@ fn a_hidden_volume_holds_one_too() {
 fn the_command_that_mounts_a_new_volume_is_told_where_a_password_is_enough() {
     let folder = Folder::new();
     let volume = folder.str("my volume");
-    let made = |more: &[&str]| {
-        let how =
-            ["create", "--quick", "--size", "2M", "--filesystem", "fat", "--format", "TrueCrypt", "--hash", "SHA-512"];
-        let done =
-            run([&how[..], &["--password-file", &folder.password, "--force", "--yes"], more, &[&*volume]].concat())
-                .succeeds();
+    let made_of = |format: &[&str], more: &[&str]| {
+        let how = ["create", "--quick", "--size", "2M", "--filesystem", "fat"];
+        let options = ["--password-file", &folder.password, "--force", "--yes"];
+        let done = run([&how[..], format, &options, more, &[&*volume]].concat()).succeeds();
         done.text().lines().last().expect("a line").to_owned()
     };
+    let made = |more: &[&str]| made_of(&["--format", "TrueCrypt", "--hash", "SHA-512"], more);
     assert_eq!(made(&[]), format!("To mount it: claviger mount '{volume}'"));
+    // Its other protectors do not matter.
+    assert_eq!(made_of(&["--format", "BitLocker"], &[]), format!("To mount it: claviger mount '{volume}'"));
     let keyfile = folder.str("key");
     fs::write(&keyfile, "a key").expect("written");
     assert!(!made(&["--keyfile", &keyfile]).contains("To mount it"), "the command would lack the keyfile");
