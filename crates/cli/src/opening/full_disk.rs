@@ -3,8 +3,9 @@
 use std::io;
 use std::path::Path;
 
-use claviger_engine::{Error, ErrorKind};
+use claviger_engine::{Error, ErrorKind, Result};
 use rustix::fs::statvfs;
+use rustix::process::geteuid;
 
 use crate::terminal::{output, size};
 
@@ -14,17 +15,37 @@ pub fn explained(error: Error, path: &Path, needed: u64) -> Error {
         ErrorKind::Io(e) if e.kind() == io::ErrorKind::StorageFull => {}
         _ => return error,
     }
-    let folder = match path.parent() {
+    let Ok(stat) = statvfs(folder_of(path)) else { return error };
+    with_sizes(error, path, needed, stat.f_bavail.saturating_mul(stat.f_frsize))
+}
+
+/// Fails if the disk of a new file at `path` surely lacks space for it.
+///
+/// # Errors
+/// `Io`.
+pub fn check(path: &Path, needed: u64) -> Result<()> {
+    // Some file systems have no numbers.
+    let Some(stat) = statvfs(folder_of(path)).ok().filter(|stat| stat.f_blocks > 0) else { return Ok(()) };
+    // Root may fill what is reserved for it.
+    let free = stat.f_frsize.saturating_mul(if geteuid().is_root() { stat.f_bfree } else { stat.f_bavail });
+    match free < needed {
+        true => Err(with_sizes(io::Error::from(io::ErrorKind::StorageFull).into(), path, needed, free)),
+        false => Ok(()),
+    }
+}
+
+fn folder_of(path: &Path) -> &Path {
+    match path.parent() {
         Some(folder) if folder.as_os_str().is_empty() => Path::new("."),
         Some(folder) => folder,
         None => path,
-    };
-    let Ok(stat) = statvfs(folder) else { return error };
-    let full = of_sizes(needed, stat.f_bavail.saturating_mul(stat.f_frsize));
+    }
+}
+
+fn with_sizes(error: Error, path: &Path, needed: u64, free: u64) -> Error {
     let before = error.hint.as_ref().map(|hint| format!("{hint} ")).unwrap_or_default();
-    let hint =
-        format!("{before}To see what is free: {}", output::command(["df".as_ref(), "-h".as_ref(), folder.as_os_str()]));
-    Error { kind: ErrorKind::Io(full), ..error }.hint(hint)
+    let df = output::command(["df".as_ref(), "-h".as_ref(), folder_of(path).as_os_str()]);
+    Error { kind: ErrorKind::Io(of_sizes(needed, free)), ..error }.hint(format!("{before}To see what is free: {df}"))
 }
 
 /// The error of a disk with too little space.

@@ -99,6 +99,13 @@ pub trait Creator: Sync {
         Ok(Vec::new())
     }
 
+    /// Checks whether a volume that fills `len` bytes can be created according to `spec`, as far as that does not depend on credentials:
+    /// before anybody types a password. Not for a detached header.
+    ///
+    /// # Errors
+    /// Those of [`Format::create`].
+    fn check_spec(&self, len: u64, spec: &Spec<'_>) -> Result<()>;
+
     /// Implements [`Format::hidden_room`], for formats that support
     /// [`Parameter::HiddenVolume`](super::takes::Parameter::HiddenVolume).
     ///
@@ -153,6 +160,30 @@ pub struct HiddenRoom {
     /// Whether the bytes stored there look random. If not, because the outer volume was never filled, a hidden volume is
     /// conspicuous.
     pub looks_random: bool,
+}
+
+impl HiddenRoom {
+    /// Checks whether a plaintext of `size` bytes fits.
+    ///
+    /// # Errors
+    /// `Misuse`.
+    pub fn check(&self, size: u64) -> Result<()> {
+        let Self { largest, smallest, filesystem, .. } = self;
+        if largest < smallest {
+            return Err(Error::misuse(format!(
+                "no room for a hidden volume: it needs {smallest} bytes, but only {largest} are free at the end of \
+                 the {filesystem} file system"
+            ))
+            .hint("Free space between files does not count. Defragment the file system, or remove files."));
+        }
+        if !(smallest..=largest).contains(&&size) || !size.is_multiple_of(512) {
+            return Err(Error::misuse(format!(
+                "the hidden volume cannot have {size} bytes: it needs {smallest} to {largest} bytes, in multiples of \
+                 512 (a larger one would overwrite the outer {filesystem} file system)"
+            )));
+        }
+        Ok(())
+    }
 }
 
 /// The choices for creating a volume.

@@ -55,6 +55,8 @@ pub fn run(args: &Args, path: &Path) -> anyhow::Result<()> {
     if inner.credentials.source().on_stdin() && args.credentials.on_stdin() {
         return Err(Error::misuse("only one of the two passwords can come from standard input").into());
     }
+    let filesystem = args.filesystem.map(|kind| NewFileSystem { kind, sector: 512, label: args.label.as_deref() });
+    filesystem.iter().try_for_each(|filesystem| filesystem.check(false))?;
 
     // The outer volume and its room.
     let how = UnlockArgs::new(args.format.clone(), args.cipher.clone(), args.hash.clone(), args.pim);
@@ -78,17 +80,17 @@ pub fn run(args: &Args, path: &Path) -> anyhow::Result<()> {
              data. To hide them, use an outer volume made without --quick.",
         );
     }
+    let hidden_size = args.size.map_or(room.largest, |size| size - size % 512);
+    room.check(hidden_size).map_err(at)?;
     consent(args, path, &room)?;
 
     // The hidden volume.
-    let filesystem = args.filesystem.map(|kind| NewFileSystem { kind, sector: 512, label: args.label.as_deref() });
-    filesystem.iter().try_for_each(|filesystem| filesystem.check(false))?;
     let choices = formats::creator_of(format)?.choices();
     let spec = Spec {
         cipher: choose("cipher", hidden_cipher.as_deref(), &choices.ciphers, choices.complete)?,
         hash: choose("hash", inner.hidden_hash.as_deref(), &choices.hashes, choices.complete)?,
         pim: inner.hidden_pim,
-        hidden_size: args.size.map(|size| size - size % 512),
+        hidden_size: Some(hidden_size),
         quick: args.quick,
         cancel: Some(cancel),
         ..Spec::default()

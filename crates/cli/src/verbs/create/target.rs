@@ -47,7 +47,7 @@ impl<'a> NewVolume<'a> {
     /// Checks `path` without changing anything. `size` is the size of a new file, at least `min_len`.
     pub fn find(path: &'a Path, size: Option<u64>, overwrite: Overwrite, min_len: u64) -> Result<Self> {
         let fits = |len: u64| {
-            if len >= min_len {
+            if whole(len) >= min_len {
                 return Ok(len);
             }
             let least = size::exact(min_len);
@@ -55,7 +55,7 @@ impl<'a> NewVolume<'a> {
         };
         let file_fits = |len: u64| {
             let hint = || format!("Use at least --size {}; a file system in it needs more.", size::at_least(min_len));
-            fits(whole(len)).map_err(|e| e.hint(hint()))
+            fits(len).map(whole).map_err(|e| e.hint(hint()))
         };
         if remote::is_remote(path) {
             if size.is_some() {
@@ -95,6 +95,15 @@ impl<'a> NewVolume<'a> {
         match self {
             Self::New { len, .. } | Self::Instead { len, .. } => *len,
             Self::Device(store) => store.len(),
+        }
+    }
+
+    /// Fails if a new file is larger than the free space of its disk.
+    pub fn fits_on_disk(&self) -> Result<()> {
+        match self {
+            Self::New { path, len } => full_disk::check(path, *len),
+            Self::Instead { path, len, .. } => full_disk::check(path, *len),
+            Self::Device(_) => Ok(()),
         }
     }
 

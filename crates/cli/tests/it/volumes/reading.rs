@@ -602,6 +602,31 @@ fn nothing_is_overwritten_unasked() {
         .fails(1, &["a FAT12 file system"]);
 }
 
+/// Without a terminal, nobody can be asked for the password: all of these come before.
+#[test]
+fn what_no_volume_can_be_is_refused_before_the_password() {
+    let folder = Folder::new();
+    let path = folder.str("v");
+    for (how, code, words) in [
+        ("LUKS2 --size 20M --sector-size 1000", 1, "1000 bytes is not a valid sector size"),
+        ("LUKS2 --size 20481K --sector-size 4096", 1, "not a whole number of 4096-byte sectors"),
+        ("LUKS2 --size 17M --offset 16M --keyslots-size 32M", 1, "need 33587200 bytes, but only 16777216"),
+        ("LUKS2 --size 20M --kdf scrypt", 1, "no key derivation called scrypt"),
+        ("LUKS2 --size 20M --uuid 7", 1, "UUID"),
+        ("LUKS1 --size 20M --offset 1000", 1, "data cannot begin at byte 1000"),
+        ("LUKS1 --size 20M --iterations 10", 1, "at least 1000"),
+        ("VeraCrypt --size 20M --pim 9999999", 1, "9999999 is too large"),
+        ("plain --size 1025K --sector-size 4096", 1, "not a whole number of sectors of 4096 bytes"),
+        ("BitLocker --size 20M --sector-size 1000", 1, "1000"),
+        ("LUKS2 --size 900T", 6, "needs 900 TiB, "),
+        ("VeraCrypt --size 900T", 6, "needs 900 TiB, "),
+    ] {
+        let args = how.split(' ').chain([&*path]);
+        let refused = run(["create", "--format"].into_iter().chain(args)).fails(code, &[words]);
+        assert!(!refused.err.contains("terminal") && !folder.path("v").exists(), "{how}: {}", refused.err);
+    }
+}
+
 #[test]
 fn a_full_file_system_is_6_and_leaves_nothing() {
     let Some(small) = Tmpfs::new("size=1m") else { return };

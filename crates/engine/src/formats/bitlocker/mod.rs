@@ -143,6 +143,10 @@ impl Creator for BitLocker {
         create::stored_len(plain, spec)
     }
 
+    fn check_spec(&self, len: u64, spec: &Spec<'_>) -> Result<()> {
+        self.reserved(len, spec).map(drop)
+    }
+
     fn reserved(&self, len: u64, spec: &Spec<'_>) -> Result<Vec<Reserved>> {
         create::reserved(len, spec)
     }

@@ -90,13 +90,17 @@ impl Creator for LoopAes {
         let with = self.takes().reopening(spec, first);
         // Nothing is written before it is certain that the parameters can open the volume.
         let parameters = Parameters::of(&with)?;
-        let place = place(store, &with)?;
+        let place = place(store.len(), &with)?;
         headerless::cipher_of(&parameters.specification, &parameters.key, place.sectors, with.acceleration)?;
         headerless::create(store, &place, spec)
     }
 
     fn stored_len(&self, plain: u64, spec: &Spec<'_>) -> Result<u64> {
         stored_behind(spec.data_offset.unwrap_or(0), plain, spec)
+    }
+
+    fn check_spec(&self, len: u64, spec: &Spec<'_>) -> Result<()> {
+        place(len, &self.takes().reopening(spec, &[])).map(drop)
     }
 
     fn asks_passphrase(&self, keyfiles: &[Credential]) -> bool {
@@ -124,7 +128,7 @@ impl Header for LoopAesHeader {
         let begun = Instant::now();
         let store = &*self.0;
         check_opening(LOOP_AES.name(), &LOOP_AES.takes(), with)?;
-        let place = place(store, with)?;
+        let place = place(store.len(), with)?;
         let parameters = Parameters::of(with)?;
         let volume = HeaderlessVolume {
             format: LOOP_AES.name(),
@@ -172,12 +176,12 @@ fn asks_passphrase(keyfiles: &[Credential]) -> bool {
 
 /// Sectors are numbered from the beginning of the store, not of the data, unless `skip` is given: that is the meaning of an offset
 /// with an `@` (loop-AES.README; losetup(8) of loop-AES, `-o`).
-fn place(store: &dyn Store, with: &Unlock<'_>) -> Result<HeaderlessArea> {
+fn place(store_len: u64, with: &Unlock<'_>) -> Result<HeaderlessArea> {
     let asked = &with.headerless;
     if asked.sector_size.is_some_and(|size| u64::from(size) != UNIT) {
         return Err(Error::misuse(format!("loop-AES volumes have sectors of {UNIT} bytes")));
     }
-    HeaderlessArea::find(store.len(), asked, asked.offset.unwrap_or(0) / UNIT)
+    HeaderlessArea::find(store_len, asked, asked.offset.unwrap_or(0) / UNIT)
 }
 
 /// The keys and their parameters.

@@ -46,7 +46,7 @@ const DIGEST_MS: u64 = 125;
 /// The old header is erased first, and the new one written last. So an interrupted creation leaves nothing that opens.
 pub(super) fn create(store: &dyn Store, spec: &Spec<'_>, first: &[Credential]) -> Result<()> {
     let passphrase = passphrase(first)?;
-    let plan = NewLuks1::of(store, spec)?;
+    let plan = NewLuks1::of(store.len(), spec)?;
     let key = plan.volume_key(spec)?;
     let kdf = choose(&spec.cost, plan.hash, plan.key_len, spec.cancel)?;
     let with = Unlock { cancel: spec.cancel, ..Unlock::with(&[]) };
@@ -70,6 +70,12 @@ pub(super) fn create(store: &dyn Store, spec: &Spec<'_>, first: &[Credential]) -
     })
 }
 
+/// Checks everything but the credentials.
+pub(super) fn check_spec(len: u64, spec: &Spec<'_>) -> Result<()> {
+    NewLuks1::of(len, spec)?.volume_key(spec)?;
+    spec.uuid.map_or(Ok(()), |uuid| uuid::parse(uuid).map(drop))
+}
+
 /// The store size for `plain` bytes of plaintext after the header and the keyslots, in bytes.
 pub(super) fn stored_len(plain: u64, spec: &Spec<'_>) -> Result<u64> {
     stored_behind(NewLuks1::new(spec)?.data_start, plain, spec)
@@ -88,9 +94,9 @@ struct NewLuks1 {
 }
 
 impl NewLuks1 {
-    fn of(store: &dyn Store, spec: &Spec<'_>) -> Result<Self> {
+    fn of(store_len: u64, spec: &Spec<'_>) -> Result<Self> {
         let plan = Self::new(spec)?;
-        plan.check_room(store, spec)?;
+        plan.check_room(store_len, spec)?;
         Ok(plan)
     }
 
@@ -149,14 +155,11 @@ impl NewLuks1 {
         }
     }
 
-    fn check_room(&self, store: &dyn Store, spec: &Spec<'_>) -> Result<()> {
+    fn check_room(&self, store_len: u64, spec: &Spec<'_>) -> Result<()> {
         let needed = if spec.data.is_some() { self.areas_end() } else { self.data_start + SECTOR };
-        if store.len() < needed {
+        if store_len < needed {
             let what = if spec.data.is_some() { "detached header" } else { "volume" };
-            return Err(Error::misuse(format!(
-                "{} bytes are too few: such a LUKS1 {what} needs {needed}",
-                store.len()
-            )));
+            return Err(Error::misuse(format!("{store_len} bytes are too few: such a LUKS1 {what} needs {needed}")));
         }
         match spec.data {
             Some(data) if data.len() < self.data_start + SECTOR => {

@@ -46,7 +46,7 @@ pub(super) fn choices() -> Choices {
 /// the very end.
 pub(super) fn create(store: &dyn Store, spec: &Spec<'_>, first: &[Credential]) -> Result<()> {
     let passphrase = passphrase(first)?;
-    let plan = NewLuks2::of(store, spec)?;
+    let plan = NewLuks2::of(store.len(), spec)?;
     let key = volume_key(spec, plan.key_len)?;
     let with = Unlock { cancel: spec.cancel, ..Unlock::with(&[]) };
     let hash = keyslots::hash_of(spec.hash)?;
@@ -97,6 +97,14 @@ pub(super) fn create(store: &dyn Store, spec: &Spec<'_>, first: &[Credential]) -
     })
 }
 
+/// Checks everything but the credentials.
+pub(super) fn check_spec(len: u64, spec: &Spec<'_>) -> Result<()> {
+    let plan = NewLuks2::of(len, spec)?;
+    plan.binary(spec)?;
+    volume_key(spec, plan.key_len)?;
+    keyslots::hash_of(spec.hash).map(drop)
+}
+
 /// The store size for `plain` bytes of plaintext after both copies of the header and the keyslots, in bytes.
 pub(super) fn stored_len(plain: u64, spec: &Spec<'_>) -> Result<u64> {
     if spec.integrity.is_some() {
@@ -131,7 +139,7 @@ struct NewLuks2 {
 }
 
 impl NewLuks2 {
-    fn of(store: &dyn Store, spec: &Spec<'_>) -> Result<Self> {
+    fn of(store_len: u64, spec: &Spec<'_>) -> Result<Self> {
         let (cipher, integrity, key_len) = match spec.integrity {
             None => cipher(spec).map(|(cipher, len)| (cipher, None, len))?,
             Some(name) => authenticated(spec, name).map(|(cipher, tagged, len)| (cipher, Some(tagged), len))?,
@@ -151,7 +159,7 @@ impl NewLuks2 {
                 "data cannot begin at byte {data_offset}, which is not a multiple of 4096"
             )));
         }
-        let limit = if detached { store.len() } else { data_offset };
+        let limit = if detached { store_len } else { data_offset };
         let end = spec.keyslots_size.map_or(Ok(limit.min(room.max(DATA_OFFSET))), |size| exact(room, size))?;
         let keyslots_size = end.saturating_sub(room).min(validate::KEYSLOTS_SIZE) / slots::BLOCK * slots::BLOCK;
         if keyslots_size < slots::area_len(key_len) || room + keyslots_size > limit {
@@ -160,13 +168,13 @@ impl NewLuks2 {
                 "the header and keyslots need {least} bytes, but only {limit} are available"
             )));
         }
-        let data_len = spec.data.unwrap_or(store).len().saturating_sub(data_offset);
+        let device = spec.data.map_or(store_len, |data| data.len());
+        let data_len = device.saturating_sub(data_offset);
         let sector_size = sector_size(spec, data_len)?;
         if data_len < u64::from(sector_size) {
             return Err(Error::misuse(format!("there is no room for data after byte {data_offset}")));
         }
         if let Some((aead, _)) = &integrity {
-            let device = spec.data.unwrap_or(store).len();
             integrity::capacity(data_len, device, aead.tag_size(), sector_size as usize)?;
         }
         Ok(Self { cipher, integrity, key_len, sector_size, hdr_size, keyslots_size, data_offset })

@@ -161,6 +161,10 @@ impl Creator for Luks2 {
         create::stored_len(plain, spec).map_err(|e| e.in_format(NAME))
     }
 
+    fn check_spec(&self, len: u64, spec: &Spec<'_>) -> Result<()> {
+        create::check_spec(len, spec).map_err(|e| e.in_format(NAME))
+    }
+
     fn asks_passphrase(&self, keyfiles: &[Credential]) -> bool {
         keyfiles.is_empty()
     }

@@ -118,6 +118,10 @@ impl Creator for PlainDmCrypt {
         stored_behind(spec.data_offset.unwrap_or(0), plain, spec)
     }
 
+    fn check_spec(&self, len: u64, spec: &Spec<'_>) -> Result<()> {
+        HeaderlessArea::find(len, &self.takes().reopening(spec, &[]).headerless, 0).map(drop)
+    }
+
     fn asks_passphrase(&self, keyfiles: &[Credential]) -> bool {
         asks_passphrase(keyfiles)
     }

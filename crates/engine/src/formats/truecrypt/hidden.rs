@@ -212,22 +212,10 @@ impl Outer {
 
     /// Where the data of a hidden volume go, in bytes of the store.
     fn area(&self, size: Option<u64>) -> Result<Range<u64>> {
-        let HiddenRoom { largest, smallest, filesystem, .. } = self.room();
-        let size = size.unwrap_or(largest);
+        let room = self.room();
+        let size = size.unwrap_or(room.largest);
+        room.check(size)?;
         let end = self.end(size);
-        if largest < smallest {
-            return Err(Error::misuse(format!(
-                "no room for a hidden volume: it needs {smallest} bytes, but only {largest} are free at the end of \
-                 the {filesystem} file system"
-            ))
-            .hint("Free space between files does not count. Defragment the file system, or remove files."));
-        }
-        if size < smallest || !size.is_multiple_of(UNIT) || self.start().checked_add(size).is_none_or(|e| e > end) {
-            return Err(Error::misuse(format!(
-                "the hidden volume cannot have {size} bytes: it needs {smallest} to {largest} bytes, in multiples of \
-                 {UNIT} (a larger one would overwrite the outer {filesystem} file system)"
-            )));
-        }
         Ok(self.data.start + end - size..self.data.start + end)
     }
 

@@ -210,6 +210,11 @@ impl Creator for Family {
         create::stored_len(plain).map_err(|e| e.in_format(self.name))
     }
 
+    fn check_spec(&self, len: u64, spec: &Spec<'_>) -> Result<()> {
+        let checked = self.chosen(spec).and_then(|_| create::data_size(self, len));
+        checked.map(drop).map_err(|e| e.in_format(self.name))
+    }
+
     fn room_for_hidden(&self, store: &Arc<dyn Store>, outer: &Unlock<'_>) -> Result<HiddenRoom> {
         hidden::room(self, store, outer).map_err(|e| e.in_format(self.name))
     }
