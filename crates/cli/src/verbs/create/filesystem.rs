@@ -19,7 +19,7 @@ use claviger_serve::fuse;
 use claviger_serve::mount::{self, find_program};
 use rustix::fs::SeekFrom as Extent;
 
-use crate::terminal::output;
+use crate::terminal::{output, size};
 
 /// What can be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -190,6 +190,21 @@ impl NewFileSystem<'_> {
         if keeps { Ok(()) } else { fuse::available().map_err(needs_fuse) }
     }
 
+    /// Checks that `len` bytes are enough: the program tries it in an empty file.
+    ///
+    /// # Errors
+    /// `Io` with what the program says.
+    pub fn check_room(&self, len: u64) -> Result<()> {
+        /// More than any of the programs needs.
+        const ENOUGH: u64 = 1 << 30;
+        if len >= ENOUGH {
+            return Ok(());
+        }
+        let image = tempfile::NamedTempFile::new()?;
+        image.as_file().set_len(len / u64::from(self.sector) * u64::from(self.sector))?;
+        self.run(self.command(), image.path())
+    }
+
     /// Whether a volume with these sectors can hold the file system.
     fn fits(&self, keeps: bool) -> Result<()> {
         use FileSystem::{Btrfs, Exfat, Ext4, Fat, Xfs};
@@ -250,11 +265,21 @@ impl NewFileSystem<'_> {
 
     /// Runs the command with its last argument.
     fn run(&self, mut command: Command, image: &Path) -> Result<()> {
-        run(command.arg(image))?;
+        run(command.arg(image)).map_err(|e| self.not_created(e, image))?;
         match self.label {
             Some(label) if self.relabelled() => relabel(image, &fat_label(label)?),
             _ => Ok(()),
         }
+    }
+
+    /// The error of a program that did not create the file system.
+    fn not_created(&self, error: Error, image: &Path) -> Error {
+        let size = fs::metadata(image).map(|image| format!(" in {}", size::short(image.len()))).unwrap_or_default();
+        let what = format!("no {} file system was created{size}: {}", self.kind.name(), error.kind);
+        let hint = error
+            .hint
+            .unwrap_or_else(|| "If that is too small, use a larger --size or another --filesystem.".to_owned());
+        Error::from(io::Error::other(what.replace(&*image.to_string_lossy(), "the volume"))).hint(hint)
     }
 
     /// Creates the file system in a volume, which the program sees as a file. Only what the program writes is written.
@@ -595,11 +620,19 @@ fn run(command: &mut Command) -> Result<String> {
     }
     let errors = String::from_utf8_lossy(&output.stderr);
     let name = Path::new(command.get_program()).file_name().unwrap_or_default().to_string_lossy();
-    let error: Error = io::Error::other(format!("{name} failed ({}): {}", output.status, errors.trim())).into();
+    let error: Error = io::Error::other(format!("{name} failed ({}): {}", output.status, reason(&errors))).into();
     Err(match errors.contains("cannot check mount status") {
         true => error.hint(UNANSWERED_MOUNT),
         false => error,
     })
+}
+
+/// The reason among what a program prints: without its usage, and what `mkntfs` says of every file.
+fn reason(errors: &str) -> String {
+    let lines = errors.lines().map(str::trim).take_while(|line| !line.starts_with("Usage:"));
+    let noise =
+        |line: &&str| line.is_empty() || line.ends_with(" is not a block device.") || *line == "mkntfs forced anyway.";
+    lines.filter(|line| !noise(line)).collect::<Vec<_>>().join(" ")
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ use serde::Serialize;
 use super::args::{Args, HiddenVolumeArgs};
 use super::choose::choose;
 use super::filesystem::{FileSystem, NewFileSystem};
+use super::leaving;
 use super::report::tell_filling;
 use crate::opening::UnlockArgs;
 use crate::opening::strength::StrengthMeter;
@@ -82,6 +83,7 @@ pub fn run(args: &Args, path: &Path) -> anyhow::Result<()> {
     }
     let hidden_size = args.size.map_or(room.largest, |size| size - size % 512);
     room.check(hidden_size).map_err(at)?;
+    filesystem.iter().try_for_each(|filesystem| filesystem.check_room(hidden_size)).map_err(at)?;
     consent(args, path, &room)?;
 
     // The hidden volume.
@@ -115,7 +117,8 @@ pub fn run(args: &Args, path: &Path) -> anyhow::Result<()> {
     let unlocked =
         format.open(&store).map_err(at)?.unlock(&format.takes().reopening(&spec, &credentials)).map_err(at)?;
     if let Some(filesystem) = filesystem {
-        filesystem.make_in(Volume::new(store, unlocked.layout)).map_err(at)?;
+        let made = filesystem.make_in(Volume::new(store, unlocked.layout));
+        made.map_err(|e| at(leaving(e, "The hidden volume exists, without a file system.")))?;
     }
     let facts = unlocked.facts;
     let hidden = Hidden {

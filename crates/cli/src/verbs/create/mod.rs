@@ -151,6 +151,7 @@ fn make(args: &Args, path: &Path, plan: Plan<'_>) -> anyhow::Result<()> {
     if args.layout.header.is_none() {
         creator.check_spec(place.len(), &spec).map_err(at)?;
     }
+    filesystem.iter().try_for_each(|filesystem| filesystem.check_room(place.len())).map_err(at)?;
     let credentials = match &args.fresh_keyfile {
         None => {
             let meter = StrengthMeter::of(format, &spec);
@@ -164,7 +165,8 @@ fn make(args: &Args, path: &Path, plan: Plan<'_>) -> anyhow::Result<()> {
     let before = filesystem.filter(|_| reserves);
     let made =
         before.map(|filesystem| filesystem.make(creator, store.len(), &spec, &target.temporary_folder())).transpose();
-    let made = made.map_err(at)?;
+    let left = target.left();
+    let made = made.map_err(|e| at(leaving(e, left)))?;
     let spec = match (&made, before) {
         (Some(made), Some(filesystem)) => Spec { reserved_at: made.reserved_at(filesystem.kind), ..spec },
         _ => spec,
@@ -192,7 +194,7 @@ fn make(args: &Args, path: &Path, plan: Plan<'_>) -> anyhow::Result<()> {
     let done = format.create(&*header_store, &spec, credentials).and_then(|()| Ok(store.flush()?));
     bar.clear();
     done.map_err(|e| match &e.kind {
-        ErrorKind::Cancelled => at(e).hint(target.left()),
+        ErrorKind::Cancelled => at(leaving(e, left)),
         _ => at(e),
     })?;
     let end = Instant::now();
@@ -200,7 +202,8 @@ fn make(args: &Args, path: &Path, plan: Plan<'_>) -> anyhow::Result<()> {
     match (&made, filesystem) {
         (Some(made), _) => made.write_to(volume).map_err(at)?,
         (None, Some(filesystem)) => {
-            NewFileSystem { sector: facts.sector_size, ..filesystem }.make_in(volume).map_err(at)?
+            let filesystem = NewFileSystem { sector: facts.sector_size, ..filesystem };
+            filesystem.make_in(volume).map_err(|e| at(leaving(e, left)))?
         }
         (None, None) => drop(volume),
     }
@@ -236,6 +239,12 @@ fn make(args: &Args, path: &Path, plan: Plan<'_>) -> anyhow::Result<()> {
         mount,
     };
     output::print(&created, args.json)
+}
+
+/// The error, whose hint also says what is left.
+fn leaving(error: Error, left: &str) -> Error {
+    let hint = error.hint.iter().map(String::as_str).chain([left]).collect::<Vec<_>>().join(" ");
+    error.hint(hint)
 }
 
 /// Opens the new volume with the same credentials, as a check.

@@ -112,10 +112,25 @@ fn what_does_not_fit_is_refused_before_anything_is_made() {
         run(all).fails(1, &[why]);
         assert!(!Path::new(&path).exists(), "{options:?}");
     }
-    // What mkfs refuses leaves nothing behind.
+    // The program is asked before the password.
+    for (filesystem, program, size, said) in [
+        ("xfs", "mkfs.xfs", "36M", "no XFS file system was created in 36 MiB: mkfs.xfs failed"),
+        ("btrfs", "mkfs.btrfs", "36M", "no Btrfs file system was created in 36 MiB: mkfs.btrfs failed"),
+        ("ntfs", "mkntfs", "600K", "no NTFS file system was created in 600 KiB: mkntfs failed"),
+        ("exfat", "mkfs.exfat", "600K", "no exFAT file system was created in 600 KiB: mkfs.exfat failed"),
+    ] {
+        if tools::program(program).is_some() {
+            let how = ["create", "--size", size, "--filesystem", filesystem, &path];
+            let refused = run(how).fails(6, &[said, "use a larger --size or another --filesystem"]);
+            for noise in ["Usage", "not a block device"] {
+                assert!(!refused.err.contains(noise), "{}", refused.err);
+            }
+        }
+    }
+    // What it refuses for a volume that is smaller than its file leaves nothing behind.
     if tools::root().is_some() && tools::program("mkfs.xfs").is_some() {
-        let how = ["create", "--quick", "--size", "36M", "--filesystem", "xfs", "--password-file", &folder.password];
-        run(how.iter().chain(&LUKS2).chain([&&*path])).fails(6, &["mkfs.xfs failed"]);
+        let how = ["create", "--quick", "--size", "310M", "--filesystem", "xfs", "--password-file", &folder.password];
+        run(how.iter().chain(&LUKS2).chain([&&*path])).fails(6, &["in 294 MiB: mkfs.xfs failed", "No file was left"]);
         assert!(!Path::new(&path).exists());
     }
 }
