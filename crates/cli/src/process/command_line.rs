@@ -102,6 +102,17 @@ pub fn options_of(verb: &str) -> Vec<String> {
     all.filter_map(|arg| arg.get_long().map(|long| format!("--{long}"))).collect()
 }
 
+/// Whether the verb with which `command` begins, without this program's name, has the option `--{name}`.
+pub fn has_option(command: &str, name: &str) -> bool {
+    let program = crate::command();
+    let mut words = command.split(' ');
+    let mut verb = &program;
+    while let Some(part) = words.next().and_then(|word| verb.find_subcommand(word)) {
+        verb = part;
+    }
+    verb.get_arguments().any(|arg| arg.get_long() == Some(name))
+}
+
 /// The name of the option in a word.
 pub fn option(word: &OsStr) -> &OsStr {
     let bytes = word.as_bytes();

@@ -47,18 +47,31 @@ impl NamedVolume {
     }
 }
 
+impl NamedVolume {
+    /// The volume for a command of this program, which begins with the verb. A partition stays without a name for a verb that takes
+    /// none.
+    fn of_command(&self, command: &str) -> &str {
+        let has = |name| command_line::has_option(command, name);
+        match self.file {
+            None if !has("partition") => VOLUME,
+            _ if has("header") => &self.volume,
+            _ => &self.header,
+        }
+    }
+}
+
 /// The text with the volume of the command line in the place of `VOLUME` in this program's commands.
 pub fn with_volume(text: &str) -> String {
     match &session().volume {
-        Some(named) => filled_in(text, &named.volume),
+        Some(named) => filled_in(text, |command| named.of_command(command)),
         None => text.to_owned(),
     }
 }
 
-/// The text with the volume of the command line in the place of `VOLUME` in commands that work on the header alone.
+/// The text with the header of the command line in the place of `VOLUME` in this program's commands.
 pub fn with_header(text: &str) -> String {
     match &session().volume {
-        Some(named) => filled_in(text, &named.header),
+        Some(named) => filled_in(text, |_| &named.header),
         None => text.to_owned(),
     }
 }
@@ -66,27 +79,23 @@ pub fn with_header(text: &str) -> String {
 /// The text with the volume at `path` in the place of `VOLUME` in this program's commands.
 pub fn about(text: &str, path: &Path) -> String {
     let named = NamedVolume::of(&["--".into(), path.into()]);
-    named.map_or_else(|| text.to_owned(), |named| filled_in(text, &named.volume))
+    named.map_or_else(|| text.to_owned(), |named| filled_in(text, |command| named.of_command(command)))
 }
 
-fn filled_in(text: &str, volume: &str) -> String {
-    let parts = text.split('`').enumerate().map(|(i, part)| match i % 2 == 1 && part.starts_with("claviger ") {
-        true => part.split(' ').map(|word| if word == VOLUME { volume } else { word }).collect::<Vec<_>>().join(" "),
-        false => part.to_owned(),
+fn filled_in<'a>(text: &'a str, volume: impl Fn(&str) -> &'a str) -> String {
+    let parts = text.split('`').enumerate().map(|(i, part)| match part.strip_prefix("claviger ") {
+        Some(command) if i % 2 == 1 => {
+            let named = part.split(' ').map(|word| if word == VOLUME { volume(command) } else { word });
+            named.collect::<Vec<_>>().join(" ")
+        }
+        _ => part.to_owned(),
     });
     parts.collect::<Vec<_>>().join("`")
 }
 
 /// The advice as one or more sentences.
 pub fn say(advice: &Advice) -> String {
-    let header = session().volume.as_ref().map_or(VOLUME, |named| &*named.header);
-    let text = match advice {
-        Advice::ConvertToLuks2 => format!("To convert the header: `claviger header convert --to LUKS2 {header}`."),
-        Advice::ListKeyslots => format!("To list them: `claviger keyslot list {header}`."),
-        Advice::RepairHeader => format!("To repair it: `claviger header repair {header}`."),
-        other => words_of(other),
-    };
-    with_volume(&text)
+    with_volume(&words_of(advice))
 }
 
 fn words_of(advice: &Advice) -> String {
@@ -110,6 +119,7 @@ fn words_of(advice: &Advice) -> String {
             let copy = of_copy(advice, volume.unwrap_or(VOLUME.as_ref())).unwrap_or_default();
             return format!("To make a complete copy: `{copy}`.");
         }
+        Advice::ConvertToLuks2 => "To convert the header: `claviger header convert --to LUKS2 VOLUME`.",
         Advice::CopyVolume => "To copy its contents to a new volume: `claviger convert VOLUME NEW`.",
         Advice::GivePrivateKey => {
             "Give an exported private key (PFX, PEM) with --certificate FILE, or the user's key store on the disk \
@@ -120,6 +130,7 @@ fn words_of(advice: &Advice) -> String {
              --keyfile."
         }
         Advice::GiveCredential => "Give a credential; in a script, with --password-file or --keyfile.",
+        Advice::ListKeyslots => "To list them: `claviger keyslot list VOLUME`.",
         Advice::NameFormat => "Name its format with --format.",
         Advice::NameHeader => "Give the file or device with the data as the volume, and this one with --header.",
         Advice::NameKeyslot => "Choose one with --slot N.",
@@ -127,6 +138,7 @@ fn words_of(advice: &Advice) -> String {
             "You have no permission to write to it. To only read it, add --read-only to `mount` or `serve`."
         }
         Advice::OpenTruncated => "To read what is left, add --truncated.",
+        Advice::RepairHeader => "To repair it: `claviger header repair VOLUME`.",
         Advice::Reseal => "In one step: `claviger keyslot reseal VOLUME`.",
         Advice::RestoreEmbedded => "To restore it from there: `claviger header restore --embedded VOLUME`.",
         Advice::RestoreHeader => "To restore the header from a backup: `claviger header restore --from FILE VOLUME`.",
@@ -265,9 +277,32 @@ mod tests {
             let named = named(line).expect("a volume");
             assert_eq!((&*named.volume, &*named.header), (volume, header), "{line}");
             let filled = text.replacen("VOLUME", volume, 1);
-            assert_eq!(filled_in(text, &named.volume), filled, "{line}");
+            assert_eq!(filled_in(text, |command| named.of_command(command)), filled, "{line}");
         }
         assert!(named("claviger list").is_none() && named("claviger lab run --json").is_none());
+    }
+
+    /// A command that is suggested for the volume of any command line has only options that its verb has.
+    #[test]
+    fn every_verb_gets_only_options_that_it_has() {
+        fn check(verb: &clap::Command, called: &str, named: &NamedVolume) {
+            let names = verb.get_positionals().next().and_then(clap::Arg::get_value_names).unwrap_or_default();
+            let options = named.of_command(called).split(' ').filter_map(|word| word.strip_prefix("--"));
+            for option in options.filter(|_| names.iter().any(|name| *name == *VOLUME)) {
+                let name = option.split('=').next().expect("a name");
+                assert!(command_line::has_option(called, name), "claviger {called} has no --{name}");
+            }
+            verb.get_subcommands().for_each(|part| check(part, &format!("{called} {}", part.get_name()), named));
+        }
+        for line in [
+            "claviger ls --header=h -- v",
+            "claviger ls --partition=2 -- v",
+            "claviger ls --header=h --partition=2 -- v",
+        ] {
+            let line: Vec<_> = line.split(' ').map(OsString::from).collect();
+            let named = NamedVolume::of(&line).expect("a volume");
+            crate::Cli::command().get_subcommands().for_each(|verb| check(verb, verb.get_name(), &named));
+        }
     }
 
     #[test]
