@@ -186,7 +186,7 @@ pub struct Listing {
 /// A name that cannot be shown properly: it does not decrypt, or is not a valid name on this machine.
 #[derive(Debug)]
 pub struct LeftOut {
-    /// The name as stored.
+    /// The name as stored; empty for the part of a folder that cannot be read.
     pub name: OsString,
     /// The kind of node that it names.
     pub kind: NodeKind,

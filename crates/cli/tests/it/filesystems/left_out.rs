@@ -227,6 +227,38 @@ point('OneDrive/wof.bin', 0x80000017, struct.pack('<IIII', 1, 2, 1, 0))";
 }
 
 #[test]
+fn of_a_folder_that_is_cut_off_the_first_files_come_out() {
+    let folder = Folder::new();
+    if tools::program("mkfs.fat").is_none() {
+        return;
+    }
+    let (volume, source, out) =
+        (folder.volume("v.tc", "8M", &["--filesystem", "fat"]), folder.path("d"), folder.str("out"));
+    let on = |verb: &[&str], more: &[&str]| {
+        let how = ["--truecrypt", "--hash", "SHA-512", "--password-file", &folder.password, &volume];
+        run([verb, &how, more].concat())
+    };
+    fs::create_dir(&source).expect("a folder");
+    fs::write(source.join("a"), "early").and_then(|()| fs::write(source.join("b"), vec![1; 3 << 20])).expect("files");
+    (0..200).for_each(|i| fs::write(source.join(format!("c{i}")), "late").expect("a file"));
+    on(&["cp", "-r"], &[&source.display().to_string(), ":/"]).succeeds();
+    fs::File::options().write(true).open(&volume).and_then(|file| file.set_len(2 << 20)).expect("cut");
+    let lost = "the rest of the folder lies past the end of the volume";
+    on(&["ls", "--truncated"], &[":/d"]).fails(6, &["left out: /d/", lost]);
+    assert_eq!(on(&["cat", "--truncated", "--file", "/d/a"], &[]).succeeds().out, b"early");
+    on(&["cat", "--truncated", "--file", "/d/c99"], &[]).fails(6, &[lost]);
+    let copied = on(&["cp", "-r", "--json", "--truncated"], &[":/", &out]).fails(6, &[]).json();
+    names(&copied["left_out"], &["/d/b", "its contents reach past the end of the volume", "/d/ (", lost]);
+    assert_eq!(fs::read(folder.path("out/d/a")).expect("a copy"), b"early");
+    let saved = folder.str("saved");
+    let json = on(&["cp", "-r", "--json", "--salvage", "--truncated"], &[":/", &saved]).fails(4, &[]).json();
+    names(&json["left_out"], &["/d/ (", lost]);
+    names(&json["salvaged"], &["/d/b"]);
+    let b = fs::read(folder.path("saved/d/b")).expect("what is left");
+    assert!(b.len() == 3 << 20 && b[..1 << 20].iter().all(|byte| *byte == 1), "{}", b.len());
+}
+
+#[test]
 fn links_and_streams_of_windows() {
     let folder = Folder::new();
     let script = "

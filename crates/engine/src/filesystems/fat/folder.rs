@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::entry::LEN;
+use super::entry::{END, LEN};
 use super::layout::{EntryLayout, FoundEntry, Parsed};
 use super::name::{Alias, shown};
 use crate::trees::Node;
@@ -26,6 +26,7 @@ pub struct Folder {
     damage: Option<&'static str>,
     /// Whether it contains parts of names without a file.
     stray_names: bool,
+    is_cut: bool,
 }
 
 /// A file or folder in a folder.
@@ -58,6 +59,8 @@ impl Folder {
             layout: layout.clone(),
             damage: damaged.first().map(|damaged| damaged.why),
             stray_names: !stray_names.is_empty(),
+            is_cut: bytes.len() < slots as usize * LEN
+                && bytes.len().checked_sub(LEN).is_none_or(|last| bytes[last] != END),
         };
         for found in found {
             // If several have the same name, the first one is used.
@@ -67,6 +70,11 @@ impl Folder {
             before.into_iter().for_each(|at| folder.prefer(&found.name, at));
         }
         folder
+    }
+
+    /// Whether the store ends before the folder does.
+    pub fn is_cut(&self) -> bool {
+        self.is_cut
     }
 
     /// Whether removing the folder would lose nothing. Damaged entries count as contents.

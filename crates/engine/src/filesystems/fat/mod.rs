@@ -34,7 +34,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::error::Result;
 use crate::store::Store;
-use crate::trees::{self, Attributes, Entry, NewNode, Node, NodeKind, Renaming, Space, Tree, Use};
+use crate::trees::{self, Attributes, Entry, LeftOut, Listing, NewNode, Node, NodeKind, Renaming, Space, Tree, Use};
 use boot_sector::BootSector;
 use layout::EntryLayout;
 use node::{OldName, State};
@@ -218,6 +218,14 @@ impl Fat {
     }
 }
 
+/// The error of a file whose contents lie past the end of the store.
+fn cut_file(error: io::Error) -> io::Error {
+    match error.kind() {
+        io::ErrorKind::UnexpectedEof => io::Error::new(error.kind(), "its contents reach past the end of the volume"),
+        _ => error,
+    }
+}
+
 impl Tree for Fat {
     fn root(&self) -> Node {
         node::ROOT
@@ -256,13 +264,21 @@ impl Tree for Fat {
     }
 
     fn list(&self, folder: Node) -> io::Result<Vec<Entry>> {
+        let Listing { entries, left_out } = self.list_all(folder)?;
+        if left_out.is_empty() { Ok(entries) } else { Err(node::cut_folder()) }
+    }
+
+    fn list_all(&self, folder: Node) -> io::Result<Listing> {
         let mut state = self.state();
         let all = state.list(folder)?;
         let entry = |(name, node, is_folder)| {
             let kind = if is_folder { NodeKind::Folder } else { NodeKind::File };
             Entry { name: OsString::from(name), node, kind }
         };
-        Ok(all.into_iter().map(entry).collect())
+        let rest =
+            |why: io::Error| LeftOut { name: OsString::new(), kind: NodeKind::Special, why: why.into(), listed: false };
+        let left_out = state.cut(folder)?.map(rest).into_iter().collect();
+        Ok(Listing { entries: all.into_iter().map(entry).collect(), left_out })
     }
 
     fn read_at(&self, file: Node, offset: u64, out: &mut [u8]) -> io::Result<usize> {
@@ -273,7 +289,7 @@ impl Tree for Fat {
         let mut rest = &mut out[..read];
         for (at, len) in pieces {
             let (piece, after) = rest.split_at_mut(len);
-            self.store.read_at(at, piece)?;
+            self.store.read_at(at, piece).map_err(cut_file)?;
             rest = after;
         }
         rest.fill(0);

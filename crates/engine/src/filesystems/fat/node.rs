@@ -125,8 +125,9 @@ impl State {
 
     pub fn lookup(&mut self, folder: Node, name: &OsStr) -> io::Result<Node> {
         let Some(name) = name.to_str() else { return Err(ErrorKind::NotFound.into()) };
-        let (_, held) = self.folder(folder)?.find(name).ok_or(ErrorKind::NotFound)?;
-        Ok(held.node)
+        let folder = self.folder(folder)?;
+        let found = folder.find(name).map(|(_, held)| held.node);
+        found.ok_or_else(|| if folder.is_cut() { cut_folder() } else { ErrorKind::NotFound.into() })
     }
 
     pub fn attributes(&self, node: Node) -> io::Result<Attributes> {
@@ -142,7 +143,12 @@ impl State {
         })
     }
 
-    /// The names in a folder, their nodes, and whether each is a folder.
+    /// Why some names of a folder are unknown: they lie past the end of the store.
+    pub fn cut(&mut self, folder: Node) -> io::Result<Option<io::Error>> {
+        Ok(self.folder(folder)?.is_cut().then(cut_folder))
+    }
+
+    /// The known names in a folder, their nodes, and whether each is a folder.
     pub fn list(&mut self, folder: Node) -> io::Result<Vec<(String, Node, bool)>> {
         let held: Vec<_> = self.folder(folder)?.held.values().map(|h| (h.name.clone(), h.node)).collect();
         held.into_iter().map(|(name, node)| Ok((name, node, self.known(node)?.entry.is_folder()))).collect()
@@ -832,18 +838,38 @@ impl State {
         for (at, len) in parts {
             let begin = bytes.len();
             bytes.resize(begin + len, 0);
+            let there = self.read_before_end(at, &mut bytes[begin..])?;
+            bytes.truncate(begin + there);
             let piece = &mut bytes[begin..];
-            self.store.read_at(at, piece)?;
-            for (sector, changed) in self.sectors.range(at..at + len as u64) {
+            for (sector, changed) in self.sectors.range(at..at + there as u64) {
                 let into = (sector - at) as usize;
-                let end = (into + changed.len()).min(len);
+                let end = (into + changed.len()).min(there);
                 piece[into..end].copy_from_slice(&changed[..end - into]);
             }
-            if piece[len - entry::LEN] == entry::END {
+            if there < len || piece[len - entry::LEN] == entry::END {
                 break;
             }
         }
         Ok(bytes)
+    }
+
+    /// Reads whole sectors, and returns how many bytes. Of a store that is cut short, and therefore not written, reads those before its
+    /// end.
+    fn read_before_end(&self, at: u64, out: &mut [u8]) -> io::Result<usize> {
+        let is_cut = !self.store.writable() || self.boot.len > self.store.len();
+        let past_end = |e: &io::Error| is_cut && e.kind() == ErrorKind::UnexpectedEof;
+        match self.store.read_at(at, out) {
+            Err(e) if past_end(&e) => {}
+            read => return read.map(|()| out.len()),
+        }
+        let sector = self.boot.sector as usize;
+        for (i, piece) in out.chunks_mut(sector).enumerate() {
+            match self.store.read_at(at + (i * sector) as u64, piece) {
+                Err(e) if past_end(&e) => return Ok(i * sector),
+                read => read?,
+            }
+        }
+        Ok(out.len())
     }
 
     /// The offset in the store of an entry of a folder.
@@ -1088,6 +1114,11 @@ impl State {
         }
         Ok(bytes)
     }
+}
+
+/// The error for names in the part of a folder that lies past the end of the store.
+pub fn cut_folder() -> io::Error {
+    io::Error::new(ErrorKind::UnexpectedEof, "the rest of the folder lies past the end of the volume")
 }
 
 fn too_large() -> io::Error {

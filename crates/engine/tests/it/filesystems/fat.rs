@@ -668,6 +668,44 @@ fn nothing_is_written_where_nothing_may_be() {
 }
 
 #[test]
+fn the_part_of_a_folder_before_the_end_of_a_cut_store_is_there() {
+    for (make, args, _, _) in ALIKE {
+        let Some(image) = make(args, 20 << 10) else { continue };
+        let (store, name) = (image.in_memory(), OsStr::new::<str>);
+        let tree = open(store.clone());
+        let folder = tree.make_folder(tree.root(), name("folder"), &NewNode::default()).expect("made");
+        let add = |file: &str, len: usize| {
+            let node = tree.create(folder, name(file), &NewNode::default()).expect("made");
+            tree.write_at(node, 0, &vec![7; len]).expect("written");
+        };
+        add("early", 3000);
+        add("big", 4 << 20);
+        // The folder grows behind the big file.
+        (0..300).for_each(|i| add(&format!("late {i}"), 10));
+        tree.finish().expect("written");
+        drop(tree);
+        let bytes = store.to_vec();
+        let early = bytes.chunks(512).position(|sector| sector.iter().all(|byte| *byte == 7)).expect("its contents");
+        let tree = open(Arc::new(MemoryStore::new(bytes[..early * 512 + (2 << 20)].to_vec())));
+        let folder = tree.lookup(tree.root(), name("folder")).expect("there");
+        let listing = tree.list_all(folder).expect("in part");
+        let names: Vec<_> = listing.entries.iter().map(|entry| entry.name.clone()).collect();
+        assert!(names.contains(&"early".into()) && names.len() < 302, "{names:?}");
+        let [rest] = &listing.left_out[..] else { panic!("{:?}", listing.left_out) };
+        assert!(rest.name.is_empty() && rest.why.to_string().contains("past the end of the volume"), "{rest:?}");
+        assert_eq!(tree.list(folder).expect_err("not all").kind(), ErrorKind::UnexpectedEof);
+        assert_eq!(tree.lookup(folder, name("late 299")).expect_err("unknown").kind(), ErrorKind::UnexpectedEof);
+        let mut read = vec![0; 3000];
+        let early = tree.lookup(folder, name("early")).expect("there");
+        assert_eq!(tree.read_at(early, 0, &mut read).expect("its contents"), 3000);
+        assert!(read == [7; 3000]);
+        let big = tree.lookup(folder, name("big")).expect("there");
+        let cut = tree.read_at(big, 3 << 20, &mut read).expect_err("not there");
+        assert!(cut.to_string().contains("past the end of the volume"), "{cut}");
+    }
+}
+
+#[test]
 fn a_crash_at_any_write_leaves_lost_clusters_at_worst() {
     crashes(Depth { exhaustive: 6, sampled: 10, seed: 1 });
 }
