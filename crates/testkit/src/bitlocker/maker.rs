@@ -839,7 +839,8 @@ mod tests {
             read(Volume { protectors: [&protectors[..], &[password]].concat(), ..Volume::new(kind) });
         }
         protectors.insert(0, Protector::Password("pässwörter €".into()));
-        protectors.extend([Protector::SmartCard, Protector::Tpm, Protector::TpmPin, Protector::ClearKey]);
+        let by_tpm = |pin: Option<&str>| Protector::Tpm { pin: pin.map(str::to_owned), startup_key: pin.is_some() };
+        protectors.extend([Protector::SmartCard, by_tpm(None), by_tpm(Some("4711")), Protector::ClearKey]);
         read(Volume { protectors, volume_in_startup_key: true, ..Volume::new(Kind::Windows8) });
         read(Volume { protectors: vec![Protector::ClearKey], ..Volume::new(Kind::Windows8) });
     }
