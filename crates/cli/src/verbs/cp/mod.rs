@@ -536,9 +536,11 @@ fn file_out<'a>(args: &Args, opened: &'a Inside, item: &Item<Source<'a>>, show: 
         done += read as u64;
         show(done);
     }
-    if let Some(modified) = attributes.modified {
+    if let Some(modified) = attributes.modified
+        && let Err(e) = partial.file.set_times(FileTimes::new().set_modified(modified))
+    {
         // Some file systems cannot store every time; the file is kept anyway.
-        let _ = partial.file.set_times(FileTimes::new().set_modified(modified));
+        output::warn(&format!("{}: its date was not kept: {e}", output::printable(&to.to_string_lossy())));
     }
     partial.complete(to, args.force)?;
     Ok(FileOut { salvaged, streams: opened.tree.streams(node).unwrap_or_default() })

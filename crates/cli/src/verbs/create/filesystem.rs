@@ -4,6 +4,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -17,7 +18,7 @@ use claviger_engine::spec::{Reserved, ReservedAt};
 use claviger_engine::{Error, Result, Spec, Store, Volume};
 use claviger_serve::fuse;
 use claviger_serve::mount::{self, find_program};
-use rustix::fs::SeekFrom as Extent;
+use rustix::fs::{MemfdFlags, SeekFrom as Extent, memfd_create};
 
 use crate::terminal::{output, size};
 
@@ -190,19 +191,21 @@ impl NewFileSystem<'_> {
         if keeps { Ok(()) } else { fuse::available().map_err(needs_fuse) }
     }
 
-    /// Checks that `len` bytes are enough: the program tries it in an empty file.
+    /// Checks that `len` bytes are enough: the program tries it, without the label, in a file in memory, which leaves no trace on a disk.
     ///
     /// # Errors
     /// `Io` with what the program says.
     pub fn check_room(&self, len: u64) -> Result<()> {
         /// More than any of the programs needs.
-        const ENOUGH: u64 = 1 << 30;
+        const ENOUGH: u64 = 512 << 20;
         if len >= ENOUGH {
             return Ok(());
         }
-        let image = tempfile::NamedTempFile::new()?;
-        image.as_file().set_len(len / u64::from(self.sector) * u64::from(self.sector))?;
-        self.run(self.command(), image.path())
+        let image = File::from(memfd_create("claviger", MemfdFlags::CLOEXEC).map_err(io::Error::from)?);
+        image.set_len(len / u64::from(self.sector) * u64::from(self.sector))?;
+        let path = format!("/proc/{}/fd/{}", std::process::id(), image.as_raw_fd());
+        let tried = Self { label: None, ..*self };
+        tried.run(tried.command(), Path::new(&path))
     }
 
     /// Whether a volume with these sectors can hold the file system.

@@ -393,6 +393,38 @@ fn what_windows_has_sealed_opens() {
     tpm.assert_empty();
 }
 
+/// A removal by the TPM is cut off after the first copy of the metadata, in which the next protector has its number, and given again.
+#[test]
+fn a_removal_that_is_repeated_removes_nothing_else() {
+    let Some(tpm) = Tpm::new() else { return };
+    let folder = Folder::new();
+    with_storage_key(&tpm, &folder);
+    let protectors = vec![Protector::Password(PASSWORD.into())];
+    let made = Volume { protectors, ..Volume::new(Kind::Windows8) }.make();
+    let (volume, device) = (folder.str("disk.bitlocker"), tpm.device());
+    fs::write(&volume, &made.image).expect("a file");
+    let by_tpm = ["--tpm2-device", &device, &volume];
+    for _ in 0..2 {
+        run([&["keyslot", "add", "--tpm2", "--password-file", &folder.password], &by_tpm[..]].concat()).succeeds();
+    }
+    let guids = || {
+        let listed = run(["keyslot", "list", "--json", &volume]).succeeds().json();
+        let slots = listed["keyslots"].as_array().expect("a list").iter();
+        slots.map(|slot| slot["guid"].as_str().expect("text").to_owned()).collect::<Vec<_>>()
+    };
+    let (before, whole) = (guids(), fs::read(&volume).expect("the volume"));
+    let remove = || run([&["keyslot", "remove", "--yes", "--token-only", "--slot", "1"], &by_tpm[..]].concat());
+    remove().succeeds();
+    let first = made.layout.metadata[0] as usize..(made.layout.metadata[0] + made.layout.metadata_len) as usize;
+    let mut torn = whole;
+    torn[first.clone()].copy_from_slice(&fs::read(&volume).expect("the volume")[first]);
+    fs::write(&volume, torn).expect("a file");
+    remove().succeeds();
+    assert_eq!(guids(), [before[0].clone(), before[2].clone()]);
+    let opened = run([&["cat", "--token-only"], &by_tpm[..]].concat()).succeeds();
+    assert!(opened.out == made.plaintext);
+}
+
 /// A TPM may release anything: what is not a key of the right length is refused.
 #[test]
 fn what_a_tpm_releases_is_not_trusted() {

@@ -221,6 +221,10 @@ impl<'a> Change<'a> {
         of_kind.find(opens).map(|protector| protector.number)
     }
 
+    fn kind_of(&self, number: u32) -> Option<Kind> {
+        self.protectors().iter().find(|protector| protector.number == number).map(|protector| protector.kind)
+    }
+
     fn protectors(&self) -> Vec<Protector> {
         Protector::all(&self.metadata).0
     }
@@ -460,16 +464,25 @@ fn remove(store: &dyn Store, which: Removal<'_>, last: bool) -> Result<Prepared>
         Removal::Opened(with) => {
             // A removed credential may open only the copies from before its interrupted removal.
             let (change, _) = Change::of_any(store, with)?;
-            let number = removable(&change)?;
-            (change, number)
+            match (change.opened, with.keyslot) {
+                // A TPM released the key, and its protector is named, perhaps for a removal that was interrupted.
+                (None, Some(named)) => match change.meant(named)? {
+                    Some(number) if change.kind_of(number).is_some_and(Kind::is_by_tpm) => (change, number),
+                    Some(_) => return Err(not_identified()),
+                    None => return change.prepared(Some(named), None),
+                },
+                _ => {
+                    let number = removable(&change)?;
+                    (change, number)
+                }
+            }
         }
         Removal::Number(number, with) => match opened_by_another(store, with.unwrap_or(&nothing), number)? {
             (change, Some(meant)) => (change, meant),
             (change, None) => return change.prepared(Some(number), None),
         },
     };
-    let removed = change.protectors().iter().find(|protector| protector.number == number).map(|it| it.kind);
-    let removed = removed.unwrap_or(Kind::CLEAR);
+    let removes_tpm = change.kind_of(number).is_some_and(Kind::is_by_tpm);
     change.remove(|this, _| this == number);
     if !change.is_kept() {
         if change.protectors().iter().any(|protector| protector.kind.is_by_tpm()) {
@@ -492,7 +505,7 @@ fn remove(store: &dyn Store, which: Removal<'_>, last: bool) -> Result<Prepared>
     }
     match change.renew() {
         // Otherwise, of two TPM protectors, none could ever be removed.
-        Err(e) if removed.is_by_tpm() && matches!(e.kind, ErrorKind::Misuse(_)) => {
+        Err(e) if removes_tpm && matches!(e.kind, ErrorKind::Misuse(_)) => {
             change.warnings.push(Warning::from(
                 "The volume master key stays the same, because another protector with a TPM cannot take a new one. Old copies of \
                  the metadata still open with the removed protector. To replace the key, remove all protectors with a TPM.",
@@ -509,12 +522,12 @@ fn removable(change: &Change<'_>) -> Result<u32> {
         Some((_, Kind::CLEAR)) => Err(Error::misuse("protection is suspended: the volume opens with any credential")
             .hint("Give the protector's number, or resume protection first.")),
         Some((number, _)) => Ok(number),
-        // A TPM released the key, and its protector is named.
-        None if change.with.keyslot.is_some_and(|number| number < change.count()) => {
-            Ok(change.with.keyslot.unwrap_or_default())
-        }
-        None => Err(Error::misuse("the volume master key does not identify a protector to remove")),
+        None => Err(not_identified()),
     }
+}
+
+fn not_identified() -> Error {
+    Error::misuse("the volume master key does not identify a protector to remove")
 }
 
 /// Opens with a protector other than `number`. Removing a protector requires proof that another one opens the volume.
