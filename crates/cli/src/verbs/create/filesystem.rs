@@ -4,7 +4,6 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -203,9 +202,11 @@ impl NewFileSystem<'_> {
         }
         let image = File::from(memfd_create("claviger", MemfdFlags::CLOEXEC).map_err(io::Error::from)?);
         image.set_len(len / u64::from(self.sector) * u64::from(self.sector))?;
-        let path = format!("/proc/{}/fd/{}", std::process::id(), image.as_raw_fd());
+        // This process is closed to others, also to its children: they get the file as theirs.
+        let path = Path::new("/proc/self/fd/0");
         let tried = Self { label: None, ..*self };
-        tried.run(tried.command(), Path::new(&path))
+        let done = run_with(tried.command().arg(path), image.try_clone()?.into());
+        done.map(drop).map_err(|e| self.not_created(e, path, image.metadata().ok()))
     }
 
     /// Whether a volume with these sectors can hold the file system.
@@ -268,7 +269,7 @@ impl NewFileSystem<'_> {
 
     /// Runs the command with its last argument.
     fn run(&self, mut command: Command, image: &Path) -> Result<()> {
-        run(command.arg(image)).map_err(|e| self.not_created(e, image))?;
+        run(command.arg(image)).map_err(|e| self.not_created(e, image, fs::metadata(image).ok()))?;
         match self.label {
             Some(label) if self.relabelled() => relabel(image, &fat_label(label)?),
             _ => Ok(()),
@@ -276,8 +277,8 @@ impl NewFileSystem<'_> {
     }
 
     /// The error of a program that did not create the file system.
-    fn not_created(&self, error: Error, image: &Path) -> Error {
-        let size = fs::metadata(image).map(|image| format!(" in {}", size::short(image.len()))).unwrap_or_default();
+    fn not_created(&self, error: Error, image: &Path, about: Option<fs::Metadata>) -> Error {
+        let size = about.map(|about| format!(" in {}", size::short(about.len()))).unwrap_or_default();
         let what = format!("no {} file system was created{size}: {}", self.kind.name(), error.kind);
         let hint = error
             .hint
@@ -617,7 +618,11 @@ const UNANSWERED_MOUNT: &str = "A mount that has nothing to do with the new volu
 
 /// Runs a program and returns its output.
 fn run(command: &mut Command) -> Result<String> {
-    let output = command.env("LC_ALL", "C.UTF-8").stdin(Stdio::null()).output()?;
+    run_with(command, Stdio::null())
+}
+
+fn run_with(command: &mut Command, stdin: Stdio) -> Result<String> {
+    let output = command.env("LC_ALL", "C.UTF-8").stdin(stdin).output()?;
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
@@ -633,8 +638,10 @@ fn run(command: &mut Command) -> Result<String> {
 /// The reason among what a program prints: without its usage, and what `mkntfs` says of every file.
 fn reason(errors: &str) -> String {
     let lines = errors.lines().map(str::trim).take_while(|line| !line.starts_with("Usage:"));
-    let noise =
-        |line: &&str| line.is_empty() || line.ends_with(" is not a block device.") || *line == "mkntfs forced anyway.";
+    let noise = |line: &&str| {
+        let unmounted = line.starts_with("Failed to determine whether ");
+        line.is_empty() || unmounted || line.ends_with(" is not a block device.") || *line == "mkntfs forced anyway."
+    };
     lines.filter(|line| !noise(line)).collect::<Vec<_>>().join(" ")
 }
 
