@@ -638,7 +638,9 @@ fn the_program_understands_every_form() {
         for field in &mut form.fields {
             match &mut field.input {
                 Input::Secret(secret) => secret.push("a"),
-                Input::NewSecret(first, again) => [first, again].into_iter().for_each(|secret| secret.push("b")),
+                Input::NewSecret(first, again) => {
+                    [first, again].into_iter().for_each(|secret| secret.push("long enough"))
+                }
                 Input::Existing(path) => *path = "/nowhere/file".into(),
                 Input::Choice(at, all) => *at = all.len() - 1,
                 Input::Text(hash) if field.option == "--hash" => *hash = "SHA-512".into(),
