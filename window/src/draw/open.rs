@@ -57,26 +57,26 @@ pub fn open(ui: &mut Ui, open: &mut Open, layout: Option<&str>, texts: &'static 
         ui.add_space(4.0);
         card(ui, |ui| wanted = wanted.take().or(form(ui, &mut open.form, layout, texts, &|_| true)));
     }
-    if let Some(told) = &open.explained {
-        wanted = wanted.or(explained(ui, told, std::mem::take(&mut open.reveal), texts));
+    if let Some(found) = &open.explained {
+        wanted = wanted.or(explained(ui, found, std::mem::take(&mut open.reveal), texts));
     }
     wanted
 }
 
-fn explained(ui: &mut Ui, told: &Explained, reveals: bool, texts: &Texts) -> Option<Action> {
+fn explained(ui: &mut Ui, found: &Explained, reveals: bool, texts: &Texts) -> Option<Action> {
     let mut wanted = None;
     section(ui, texts.findings);
     let top = ui.cursor().top();
     card(ui, |ui| {
-        told.findings.iter().for_each(|finding| parts::sentence(ui, finding));
-        for (what, command) in &told.advice {
+        found.findings.iter().for_each(|finding| parts::sentence(ui, finding));
+        for (what, command) in &found.advice {
             ui.add_space(4.0);
             ui.label(what);
             if let Some(command) = command {
                 ui.code(command);
             }
         }
-        if told.caps_lock && ui.button(texts.swap_case).clicked() {
+        if found.caps_lock && ui.button(texts.swap_case).clicked() {
             wanted = Some(Action::SwapCase);
         }
     });

@@ -47,7 +47,7 @@ fn code(ui: &mut Ui, page: &Recovery, texts: &Texts) {
     }
 }
 
-/// Screen readers are told only what it is: they read it in its file.
+/// Screen readers announce only the title. The key itself is in the file.
 fn text(ui: &mut Ui, page: &Recovery, texts: &Texts) {
     let (lines, height, font) = (page.lines().count(), 24.0, FontId::monospace(16.0));
     let (rect, response) = ui.allocate_exact_size(vec2(220.0, height * lines as f32), Sense::hover());

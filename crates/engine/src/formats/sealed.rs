@@ -55,7 +55,7 @@ impl Sealed {
     /// Checks that the TPM's PCRs are as at sealing, without a PIN. `None` if it is not a TPM alone that releases the passphrase.
     ///
     /// # Errors
-    /// `WrongCredential` that says which PCR changed, if that can be told; `Io`.
+    /// `WrongCredential`, which names the PCR that changed if known; `Io`.
     pub fn check(&self, tpm: &mut tpm2::Tpm) -> Option<Result<()>> {
         match &self.by {
             Releaser::Tpm(envelope) => Some(envelope.check(tpm)),

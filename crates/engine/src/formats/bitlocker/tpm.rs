@@ -112,7 +112,7 @@ impl SealedMasterKey {
     /// Checks that the PCRs are as when it was sealed.
     ///
     /// # Errors
-    /// `WrongCredential` that says which PCR changed, if that can be told; `Io`.
+    /// `WrongCredential`, which names the PCR that changed if known; `Io`.
     pub fn check(&self, tpm: &mut Tpm) -> Result<()> {
         tpm.check(&self.blob, &self.policy(), None)
     }

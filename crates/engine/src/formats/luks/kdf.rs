@@ -183,8 +183,8 @@ impl Kdf {
     ///
     /// The measurement follows cryptsetup: PBKDF2 on one thread, because other programs use one; Argon2 with parallel lanes, with
     /// more memory first, and more passes only at the maximum memory (cryptsetup 2.6.1, lib/crypto_backend/pbkdf_check.c). Argon2
-    /// gets at least 64 MiB and four passes, even if they take longer. What was measured once in this process is chosen again, so that
-    /// keyslots get what people were told.
+    /// gets at least 64 MiB and four passes, even if they take longer. A process measures each cost once, so a
+    /// keyslot gets the cost that was announced.
     ///
     /// # Errors
     /// `Misuse` for parameters that no LUKS header may have; `TooLittleMemory`; `Cancelled` while measuring.
