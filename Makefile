@@ -134,7 +134,7 @@ test-aarch64:
 	if [ -d "$$(rustc --print target-libdir --target $(AARCH64))" ] || rustup target add $(AARCH64); then \
 	    CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc \
 	    CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER='qemu-aarch64 -L /usr/aarch64-linux-gnu' \
-	    $(CARGO) test --locked -p claviger-crypto --target $(AARCH64) --test it -- kernels:: vectors:: xts:: legacy_modes::; \
+	    $(CARGO) test --config profile.dev.package.claviger-engine.opt-level=0 --locked -p claviger-crypto --target $(AARCH64) --test it -- kernels:: vectors:: xts:: legacy_modes::; \
 	else echo "SKIPPED test-aarch64: there is no Rust library for $(AARCH64), and rustup cannot install it." >&2; fi
 
 # Every way to reach a volume under random operations against a model, side by side, for SECONDS: make soak SECONDS=600.
@@ -148,9 +148,10 @@ soak:
 fuzz:
 	tools/fuzz.py --seconds $(SECONDS) $(if $(RUNS),--runs $(RUNS)) $(if $(JOBS),--jobs $(JOBS)) $(TARGETS)
 
-# Checks that the fuzz targets compile, without the sanitizer, which would rebuild everything.
+# Checks that the fuzz targets compile, without the sanitizer, which would rebuild everything, and as optimised as the tests, because
+# then the crates below were checked before.
 fuzz-check:
-	$(CARGO) check --locked --manifest-path fuzz/Cargo.toml --target-dir $(TARGET)/fuzz-check
+	CARGO_PROFILE_DEV_OPT_LEVEL=2 $(CARGO) check --locked --manifest-path fuzz/Cargo.toml --target-dir $(TARGET)
 
 # The long tests of docs/reliability.md, one after the other, after every test of `make test` at its full length. They take some six
 # hours on two processors; each prints its figures. TORTURE_POINTS=1000000 tries more crashes, FUZZ=N fuzzes for N seconds (default:
@@ -207,12 +208,9 @@ api: doc
 api-check: doc
 	tools/api.py check $(TARGET)/doc $(LIBRARIES)
 
-# The crates for crates.io, packed and built in order. Uploads nothing.
+# The crates for crates.io, packed and checked. Uploads nothing.
 package:
-	# A fresh folder each time: cargo treats a packed crate of the same version as the same crate, and keeps it unpacked outside the
-	# checkout, under a hash of the folder's path.
-	rm -rf $(TARGET)/packed $(or $(CARGO_HOME),$(HOME)/.cargo)/registry/src/-*/claviger-*
-	CARGO_PROFILE_DEV_DEBUG=0 $(CARGO) publish --dry-run --locked --allow-dirty --workspace --target-dir $(TARGET)/packed
+	tools/packed.sh $(CARGO) $(TARGET)
 
 # Builds the program with the oldest compiler and the other C library, so one build checks both. It has its own folder, since it rebuilds
 # everything.

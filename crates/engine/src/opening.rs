@@ -202,7 +202,7 @@ impl Opening {
         Self { keep_times, ..self }
     }
 
-    /// How to get a file that is in use. Only for changes of the header: its owner goes on reading and writing the data.
+    /// How to get what is in use. Only for changes of the header: its owner goes on reading and writing the data.
     pub fn borrowing(self, borrow: Borrow) -> Self {
         Self { borrow: Some(borrow), ..self }
     }
@@ -221,8 +221,17 @@ impl Opening {
     fn disk(&self) -> Result<Arc<dyn Store>> {
         match &self.source {
             Source::Path(path) => Ok(Arc::new(self.file(path)?)),
-            source => source.open(self.access),
+            source => self.opened_or_borrowed(source),
         }
+    }
+
+    /// Borrows a remote store if a process that uses it lends it: most remote stores have no lock that would show the use.
+    fn opened_or_borrowed(&self, source: &Source) -> Result<Arc<dyn Store>> {
+        let borrowed = match (source, self.borrow) {
+            (Source::Remote(name, _), Some(borrow)) => (borrow.remote)(name, self.access).map_err(|e| source.at(e))?,
+            _ => None,
+        };
+        borrowed.map_or_else(|| source.open(self.access), Ok)
     }
 
     /// Finds and reads the header. Derives no keys and writes nothing.
@@ -387,7 +396,7 @@ impl Opening {
                 (Some(Arc::clone(&file)), file)
             }
             Source::Store(store) | Source::Opened(_, store) => (None, Arc::clone(store)),
-            Source::Remote(..) | Source::Tree(_) | Source::FoundFolder(..) => (None, source.open(self.access)?),
+            Source::Remote(..) | Source::Tree(_) | Source::FoundFolder(..) => (None, self.opened_or_borrowed(source)?),
         };
         let store = if data.is_some() { store } else { self.part_of(&store)? };
         let (format, header) = match formats::open(&store, self.format.as_deref()) {

@@ -66,7 +66,7 @@ impl OpenArgs {
         prompt::about(&self.path);
         let cancel = cancel::install()?;
         let at = |e: Error| e.at(self.how.header_file().unwrap_or(&self.path));
-        let opening = self.how.opening(&self.path)?.access(access).by_backup(true).borrowing(sessions::borrow);
+        let opening = self.how.opening(&self.path)?.access(access).by_backup(true).borrowing(sessions::BORROW);
         let mut found = opening.find_header()?;
         found.check(&self.how.unlock(&[])).map_err(at)?;
         let needed = needed(&*found.header).map_err(at)?;
@@ -217,7 +217,7 @@ impl HeaderArgs {
     /// How to open the volume, as the options say. A volume that this user has mounted or serves stays in use.
     pub fn opening(&self) -> claviger_engine::Result<Opening> {
         let opening = remote::opening(&self.path, None)?.partition(self.partition).format(self.format.name());
-        Ok(opening.borrowing(sessions::borrow))
+        Ok(opening.borrowing(sessions::BORROW))
     }
 
     /// Finds the header.
@@ -231,14 +231,12 @@ impl HeaderArgs {
 impl Named {
     /// Fails if the volume is mounted or served.
     pub fn unused(self) -> claviger_engine::Result<Self> {
-        match &self.file {
-            Some(file) if file.is_borrowed() => {
-                let holder = Some("mounted or served by claviger".to_owned());
-                let error = Error::new(ErrorKind::InUse { holder }).at(&self.path);
-                Err(error.hint("Unmount it first. Nothing was changed."))
-            }
-            _ => Ok(self),
+        if self.store.lender().is_none() {
+            return Ok(self);
         }
+        let holder = Some("mounted or served by claviger".to_owned());
+        let error = Error::new(ErrorKind::InUse { holder }).at(&self.path);
+        Err(error.hint("Unmount it first. Nothing was changed."))
     }
 
     /// The volume's path, for reports.

@@ -100,15 +100,20 @@ pub fn open(name: &Path, access: Access) -> Result<Arc<dyn Store>> {
     }
 }
 
-/// Like [`open`], for writing, but borrows a file from the process of this user that serves the volume in it.
+/// Like [`open`], for writing, but borrows what a process of this user mounts or serves.
 ///
 /// # Errors
-/// Those of [`open`] and of [`sessions::borrow`].
+/// Those of [`open`] and of [`sessions::BORROW`].
 pub fn open_or_borrow(name: &Path) -> Result<Arc<dyn Store>> {
-    match remote(name)? {
-        Some(_) => open(name, Access::ReadWrite),
-        None => Ok(Arc::new(FileStore::open_or_borrow(name, Access::ReadWrite, sessions::borrow)?)),
-    }
+    let access = Access::ReadWrite;
+    let Some(place) = remote(name)? else {
+        return Ok(Arc::new(FileStore::open_or_borrow(name, access, sessions::BORROW)?));
+    };
+    let borrowed = (sessions::BORROW.remote)(name, access).and_then(|borrowed| match borrowed {
+        Some(store) => Ok(store),
+        None => opened(name, &place, access),
+    });
+    borrowed.map_err(|e| e.at(name))
 }
 
 /// Opens the remote store. Warns once if nothing keeps other machines from writing to it at the same time.

@@ -220,11 +220,6 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     carry_out(args, opened, None, &|| args.forget_header(made.as_deref()))
 }
 
-/// Whether another process uses the store and lends it.
-fn is_borrowed(store: &dyn Store) -> bool {
-    store.file().is_some_and(FileStore::is_borrowed)
-}
-
 /// Enters the sandbox in a key process, once all secrets are there.
 fn enter_sandbox(in_key_process: Option<&InKeyProcess>, terminal: Option<BorrowedFd<'_>>) -> anyhow::Result<()> {
     let Some(in_key_process) = in_key_process else { return Ok(()) };
@@ -258,7 +253,7 @@ impl Args {
             Some(path) => self.towards().is_some() && !remote::is_remote(path) && is_empty(path),
             None => of.new && !of.converter.reencrypter().is_some_and(begun),
         };
-        if new && is_borrowed(data) {
+        if new && data.lender().is_some() {
             return Err(Error::unsupported("beginning this conversion while the volume is in use").hint(
                 "Nothing was changed. Unmount it, and begin with --init-only. Then mount it again, and continue with --resume.",
             ));
@@ -320,9 +315,9 @@ impl Args {
             return Ok(Some((store, None)));
         }
         // Only the header of the volume in use is borrowed, never that of another volume.
-        let open = || match is_borrowed(data) {
-            true => FileStore::open_or_borrow(path, Access::ReadWrite, sessions::borrow),
-            false => FileStore::open(path, Access::ReadWrite),
+        let open = || match data.lender() {
+            Some(_) => FileStore::open_or_borrow(path, Access::ReadWrite, sessions::BORROW),
+            None => FileStore::open(path, Access::ReadWrite),
         };
         let existing = path.exists().then(open).transpose()?;
         if existing.as_ref().is_some_and(|store| !store.is_empty() || !store.is_at(path)) {

@@ -4,11 +4,12 @@ use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
 use claviger_engine::diagnosis;
 use claviger_engine::formats::Resizing;
 use claviger_engine::store::{Access, FileStore};
-use claviger_engine::{Advice, Error, ErrorKind, Spec, Store, Unlock};
+use claviger_engine::{Advice, Error, Spec, Store, Unlock};
 use claviger_serve::mount;
 use claviger_serve::sessions::{Runtime, Session, SessionRecord};
 use serde::Serialize;
@@ -29,8 +30,9 @@ const SECTOR: u64 = 4096;
 /// For LUKS, TrueCrypt and VeraCrypt. --size is the space for files; `create --size` is the whole file, header
 /// included.
 ///
-/// A volume that you have mounted or serve can grow, too: the mount follows, and NBD clients see the new size when they connect
-/// again. It cannot shrink then, nor grow with --isolate-keys, --protect-hidden or tags. If its device has grown, omit --size.
+/// A volume that you have mounted or serve changes its size, too: the mount follows, and NBD clients see the new size when they
+/// connect again. It shrinks only if the file system in it is smaller already, or Btrfs with --filesystem. If its device or remote
+/// store has grown, omit --size. Not possible in use: with --protect-hidden or tags.
 ///
 /// The file system inside is not resized, unless --filesystem says so: shrink it before, or grow it afterwards. With the volume mounted by
 /// `claviger mount --filesystem none VOLUME DIR`, use `resize2fs DIR/volume` or `ntfsresize DIR/volume`. Mounted with
@@ -61,12 +63,12 @@ pub struct Args {
     #[command(flatten)]
     protect: ProtectArgs,
 
-    /// New size of the space for files: 2G, 1.5GiB. The file is larger by the volume's header [default: what the file or device
-    /// offers to a LUKS volume that is mounted or served]
+    /// New size of the space for files: 2G, 1.5GiB. The file is larger by the volume's header [default: what the file, device or
+    /// remote store offers to a LUKS volume that is mounted or served]
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     size: Option<u64>,
 
-    /// Also grow the file system in it: ext3, ext4, XFS or Btrfs, mounted by claviger as root
+    /// Also resize the file system in it, mounted by claviger as root: ext3, ext4, XFS and Btrfs grow, Btrfs shrinks
     #[arg(long)]
     filesystem: bool,
 
@@ -96,6 +98,8 @@ struct Resized {
     stored: u64,
     /// Whether the file system in it has grown, too.
     filesystem_grown: bool,
+    /// Whether the file system in it was shrunk first.
+    filesystem_shrunk: bool,
     /// If the volume is mounted or served: the record of that.
     #[serde(skip)]
     in_use: Option<SessionRecord>,
@@ -158,7 +162,7 @@ fn refuse(args: &Args, named: &Named) -> claviger_engine::Result<()> {
         )
         .hint("To resize the file's own volume, omit --header."));
     }
-    let Some(file) = &named.file else { return Err(no_file()) };
+    let Some(file) = &named.file else { return args.size.map_or(Ok(()), |_| Err(no_file())) };
     if file.is_block_device() && args.size.is_some() {
         let error = Error::unsupported("resizing a block device");
         return Err(match named.editor.size_sealed() {
@@ -197,19 +201,16 @@ impl Args {
         let before = resizing.before;
         let size = resizing.size;
         let in_use = self.in_use(file)?.map(|session| session.record);
-        if file.is_borrowed() && (size < before || resizing.len < file.len()) {
-            let holder = Some("claviger mounts or serves it, so it can only grow".to_owned());
-            return Err(
-                at(Error::new(ErrorKind::InUse { holder }).hint("Nothing was changed. Unmount it first.")).into()
-            );
-        }
-        let growth = self.filesystem_growth(before, size, in_use.as_ref())?;
-        let resized =
-            Resized { path, format, before, size, stored: resizing.len, filesystem_grown: growth.is_some(), in_use };
+        let shrinks = size < before;
+        let command = self.filesystem_command(before, size, in_use.as_ref())?;
+        let (filesystem_grown, filesystem_shrunk) = (command.is_some() && !shrinks, command.is_some() && shrinks);
+        let stored = resizing.len;
+        let resized = Resized { path, format, before, size, stored, filesystem_grown, filesystem_shrunk, in_use };
         let lost = lost(&resizing, self, file.len());
-        if lost >= SECTOR && !self.yes {
+        // Its file system says by itself how much it needs.
+        if lost >= SECTOR && !self.yes && !filesystem_shrunk {
             let (lost, path) = (size::exact(lost), output::printable(&resized.path));
-            let question = match (size < before, resizing.len < file.len()) {
+            let question = match (shrinks, resizing.len < file.len()) {
                 (true, _) => format!(
                     "The last {lost} of {path} will be cut off and lost.{also_lost} The file system in it must \
                      already be smaller: resize2fs, ntfsresize and btrfs can shrink theirs. Did you shrink it?"
@@ -227,6 +228,9 @@ impl Args {
             prompt::consent(&question, "--yes", |why| at(Error::misuse(format!("the size was not changed{why}"))))?;
         }
         advice::warn(&resizing.prepared.warnings);
+        if let (true, Some(command)) = (shrinks, &command) {
+            mount::resize_filesystem(command).map_err(|e| at(e).hint("Nothing was changed."))?;
+        }
         let bar = Progress::bytes("Filling");
         let show = |done, all| bar.at(done, all);
         let spec = Spec { quick: self.quick, cancel: Some(cancel::flag()), progress: Some(&show), ..Spec::default() };
@@ -234,15 +238,18 @@ impl Args {
         let done = resizing.carry_out(file, &spec);
         drop(bar);
         done.map_err(|e| at(full_disk::explained(e, &self.open.path, resizing.len.saturating_sub(before))))?;
-        self.report(resized, growth)
+        self.report(resized, command.filter(|_| !shrinks))
     }
 
     /// Lets a volume of dynamic size that is in use have the present size of its file or device.
     fn follow(&self, named: &Named) -> anyhow::Result<()> {
         let at = |e: Error| e.at(&self.open.path);
-        let file = named.file.as_deref().ok_or_else(|| at(no_file()))?;
-        if !file.is_borrowed() {
-            let hint = "Give --size. A volume of dynamic size follows its file or device when it is opened.";
+        let store = &*named.store;
+        if store.lender().is_none() {
+            let hint = match &named.file {
+                Some(_) => "Give --size. A volume of dynamic size follows its file or device when it is opened.",
+                None => "A volume of dynamic size follows its store when it is opened.",
+            };
             return Err(at(Error::misuse("the volume is not in use, and there is no --size").hint(hint)).into());
         }
         if named.editor.size_sealed() {
@@ -250,19 +257,21 @@ impl Args {
             return Err(at(Error::misuse(what).hint("Give --size.")).into());
         }
         // Nothing of this is written: only the present size matters.
-        let present = named.editor.resize(&*named.store, None, None, SECTOR).map_err(at)?;
-        let session = self.in_use(file)?;
+        store.measure().map_err(|e| at(e.into()))?;
+        let present = named.editor.resize(store, None, None, SECTOR).map_err(at)?;
+        let session = self.in_use(store)?;
         let before = session.as_ref().and_then(|session| session.status()?.size).unwrap_or(present.before);
         let in_use = session.map(|session| session.record);
-        let growth = self.filesystem_growth(before, present.before, in_use.as_ref())?;
-        present.follow(file).map_err(at)?;
+        let growth = self.filesystem_command(before, present.before, in_use.as_ref())?;
+        present.follow(store).map_err(at)?;
         let resized = Resized {
             path: FileName::path(&self.open.path),
             format: named.format.name(),
             before,
             size: present.before,
-            stored: file.len(),
+            stored: store.len(),
             filesystem_grown: growth.is_some(),
+            filesystem_shrunk: false,
             in_use,
         };
         self.report(resized, growth)
@@ -271,7 +280,7 @@ impl Args {
     /// Grows the file system, and reports what was done.
     fn report(&self, resized: Resized, growth: Option<Vec<OsString>>) -> anyhow::Result<()> {
         if let Some(growth) = growth {
-            mount::grow_filesystem(&growth).map_err(|e| {
+            mount::resize_filesystem(&growth).map_err(|e| {
                 let left = format!("The volume has grown, its file system has not: {}", output::command(&growth));
                 e.at(&self.open.path).hint(left)
             })?;
@@ -279,21 +288,22 @@ impl Args {
         output::print(&resized, self.json)
     }
 
-    /// The session of the process that lends the file, unless its record has another name for it.
-    fn in_use(&self, file: &FileStore) -> claviger_engine::Result<Option<Session>> {
-        if !file.is_borrowed() {
+    /// The session of the process that lends the store, unless its record has another name for a file.
+    fn in_use(&self, store: &dyn Store) -> claviger_engine::Result<Option<Session>> {
+        if store.lender().is_none() {
             return Ok(None);
         }
-        let number = file.number()?;
-        let here = |session: &Session| {
-            session.alive()
-                && fs::metadata(&session.record.volume).is_ok_and(|volume| (volume.dev(), volume.ino()) == number)
+        let number = store.file().map(FileStore::number).transpose()?;
+        let is_it = |name: &Path| match number {
+            Some(number) => fs::metadata(name).is_ok_and(|volume| (volume.dev(), volume.ino()) == number),
+            None => name == self.open.path,
         };
+        let here = |session: &Session| session.alive() && is_it(&session.record.volume);
         Ok(Runtime::of_this_user()?.sessions()?.into_iter().find(here))
     }
 
     /// The command for --filesystem.
-    fn filesystem_growth(
+    fn filesystem_command(
         &self,
         before: u64,
         size: u64,
@@ -303,25 +313,26 @@ impl Args {
             return Ok(None);
         }
         let at = |e: Error| e.at(&self.open.path);
-        if size < before {
-            return Err(
-                at(Error::misuse("--filesystem only grows a file system").hint("Shrink it before the volume.")),
-            );
-        }
         let record = in_use.ok_or_else(|| {
             at(Error::misuse("the volume is not mounted").hint("Mount it as root first, or omit --filesystem."))
         })?;
-        let command = mount::filesystem_growth(record)?;
-        mount::can_grow(&command)?;
+        let command = match size < before {
+            true => mount::filesystem_shrinking(record, size)?,
+            false => mount::filesystem_growth(record)?,
+        };
+        mount::can_resize(&command)?;
         Ok(Some(command))
     }
 }
 
 impl Report for Resized {
     fn text(&self, out: &mut dyn Write) -> io::Result<()> {
-        let Self { path, format: _, before, size, stored, filesystem_grown, in_use } = self;
+        let Self { path, format: _, before, size, stored, filesystem_grown, filesystem_shrunk, in_use } = self;
         let (shown, whole) = (output::printable(path), size::short(*stored));
         writeln!(out, "{shown}: {} of {whole} for files, previously {}", size::exact(*size), size::exact(*before))?;
+        if *filesystem_shrunk {
+            return writeln!(out, "The file system in it was shrunk first.");
+        }
         if size <= before {
             return Ok(());
         }

@@ -68,12 +68,12 @@ impl KeylessLayout {
         })
     }
 
-    /// Whether `now` is the same layout, except that its store and its last segment may have grown.
+    /// Whether `now` is the same layout, except that its store and its last segment may have another size.
     pub fn may_have_become(&self, now: &Self) -> bool {
         let mut before = now.clone();
-        before.store = now.store.min(self.store);
+        before.store = self.store;
         if let (Some(last), Some(was)) = (before.segments.last_mut(), self.segments.last()) {
-            last.len = last.len.min(was.len);
+            last.len = was.len;
         }
         before == *self
     }

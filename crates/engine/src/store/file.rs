@@ -5,8 +5,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use claviger_crypto::Secret;
 use rustix::fs::{FallocateFlags, OFlags, fallocate, fcntl_getfl, seek};
@@ -14,7 +14,7 @@ use rustix::io::{Errno, retry_on_intr};
 
 use super::direct::Direct;
 use super::header_lock::{self, HeaderLock};
-use super::{Bypass, Growth, InUseConversion, Store, check_range, files};
+use super::{Bypass, InUseConversion, InUseResizing, Store, check_range, files};
 use crate::advice::Advice;
 use crate::error::{Error, ErrorKind, Result};
 
@@ -57,12 +57,20 @@ pub struct FileStore {
 pub struct Loan {
     /// Shares its lock with the lender's descriptor.
     pub file: File,
+    /// The backing file of a loop device, which is locked, too.
+    pub behind: Option<File>,
     /// Gets the file back on drop.
     pub lender: Box<dyn Lender>,
 }
 
-/// Borrows the file at a path from another process that has locked it; `None` if no such process lends it.
-pub type Borrow = fn(&Path) -> Result<Option<Loan>>;
+/// How to get a store from the process that uses it. Both return `None` if no such process lends it.
+#[derive(Clone, Copy)]
+pub struct Borrow {
+    /// Borrows the file at a path from the process that has locked it.
+    pub file: fn(&Path) -> Result<Option<Loan>>,
+    /// Borrows the remote store of a name. All its bytes go through the process that lends it.
+    pub remote: fn(&Path, Access) -> Result<Option<Arc<dyn Store>>>,
+}
 
 /// What the process that uses a volume needs for converting it.
 #[derive(Clone, Copy)]
@@ -75,11 +83,11 @@ pub struct Handover<'a> {
 
 /// The process that lends a file and goes on using it.
 pub trait Lender: Send + Sync {
-    /// Says that the volume grows.
+    /// Says that the volume has grown, or is about to shrink.
     ///
     /// # Errors
     /// `Unsupported`, with the reason; others if the lender does not answer.
-    fn grow(&self, growth: &Growth) -> io::Result<()>;
+    fn resize(&self, resizing: &InUseResizing) -> io::Result<()>;
 
     /// Asks whether it can convert the volume in place, before anything is changed.
     ///
@@ -344,7 +352,7 @@ impl FileStore {
     /// Those of [`FileStore::open`] and [`FileStore::borrow`].
     pub fn open_or_borrow(path: &Path, access: Access, borrow: Borrow) -> Result<Self> {
         match Self::open(path, access) {
-            Err(e) if matches!(e.kind, ErrorKind::InUse { .. }) => match borrow(path).map_err(|e| e.at(path))? {
+            Err(e) if matches!(e.kind, ErrorKind::InUse { .. }) => match (borrow.file)(path).map_err(|e| e.at(path))? {
                 Some(loan) => Self::borrow(path, access, loan),
                 None => Err(e),
             },
@@ -360,9 +368,10 @@ impl FileStore {
         Self::borrowed(path, access, loan).map_err(|e| e.at(path))
     }
 
-    fn borrowed(path: &Path, access: Access, Loan { mut file, lender }: Loan) -> Result<Self> {
+    fn borrowed(path: &Path, access: Access, Loan { mut file, behind: locked, lender }: Loan) -> Result<Self> {
         let (len, regular) = (file.seek(SeekFrom::End(0))?, file.metadata()?.is_file());
         let mut store = Self::of(file, path, len, access, regular);
+        store.behind = locked.and_then(|locked| Some((locked, behind(&store.file)?.1)));
         store.shares_lock = true.into();
         store.loan = Some((lender, None));
         store.check_path()?;
@@ -371,7 +380,7 @@ impl FileStore {
         }
         store.not_a_loop_device()?;
         // The kernel gives the old lock up before it tries for the new one (flock(2)).
-        store.lock().inspect_err(|_| drop(store.file.try_lock_shared()))?;
+        store.lock().inspect_err(|_| store.files().for_each(|file| drop(file.try_lock_shared())))?;
         let mode = fcntl_getfl(&store.file).map_err(io::Error::from)? & OFlags::ACCMODE;
         if mode != OFlags::RDWR {
             let this = PathBuf::from(format!("/proc/self/fd/{}", store.file.as_raw_fd()));
@@ -383,19 +392,9 @@ impl FileStore {
         Ok(store)
     }
 
-    /// Whether another process lends it and goes on using it.
-    pub fn is_borrowed(&self) -> bool {
-        self.loan.is_some()
-    }
-
-    /// The process that lends it, if it is borrowed.
-    pub fn lender(&self) -> Option<&dyn Lender> {
-        self.loan.as_ref().map(|(lender, _)| &**lender)
-    }
-
-    /// Tells the process that lends the file, if there is one: see [`Lender::grow`].
-    pub(crate) fn lender_grows(&self, growth: &Growth) -> io::Result<()> {
-        self.lender().map_or(Ok(()), |lender| lender.grow(growth))
+    /// Takes note that the file will be cut off after `len` bytes.
+    pub(crate) fn will_be_cut(&self, len: u64) {
+        self.len.fetch_min(len, Ordering::AcqRel);
     }
 
     /// Lets the next flush fail: writes before it may be lost.
@@ -403,29 +402,19 @@ impl FileStore {
         self.owes_error.store(true, Ordering::Release);
     }
 
-    /// Takes note of the present length, if the file or device has grown.
-    pub(crate) fn measure(&self) -> io::Result<()> {
-        let len = (&self.file).seek(SeekFrom::End(0))?;
-        self.len.fetch_max(len, Ordering::AcqRel);
-        Ok(())
-    }
-
-    /// Lends the file and its lock to another process, which gets the descriptor returned here. Until the loan ends, all writes go
-    /// through the page cache, as the borrower's do.
+    /// Lends the file and its lock to another process, which gets the descriptors returned here: the file, and the backing file of a
+    /// loop device. Until the loan ends, all writes go through the page cache, as the borrower's do.
     ///
     /// # Errors
-    /// `Unsupported` for a loop device, because its backing file is locked, too; `Io` if there is no descriptor left.
-    pub fn lend(&self) -> io::Result<(File, Lent<'_>)> {
-        if self.behind.is_some() {
-            let what = "a loop device in use cannot be lent; unmount it first";
-            return Err(io::Error::new(io::ErrorKind::Unsupported, what));
-        }
+    /// `Io` if there is no descriptor left.
+    pub fn lend(&self) -> io::Result<(File, Option<File>, Lent<'_>)> {
         let file = self.file.try_clone()?;
+        let behind = self.behind.as_ref().map(|(behind, _)| behind.try_clone()).transpose()?;
         self.shares_lock.store(true, Ordering::Release);
         if let Some(direct) = self.direct() {
             direct.pause(true);
         }
-        Ok((file, Lent(self)))
+        Ok((file, behind, Lent(self)))
     }
 
     fn lock(&self) -> Result<()> {
@@ -709,6 +698,16 @@ impl Store for FileStore {
 
     fn bypasses_cache(&self) -> bool {
         self.direct().is_some_and(|direct| direct.what() == Bypass::All)
+    }
+
+    fn lender(&self) -> Option<&dyn Lender> {
+        self.loan.as_ref().map(|(lender, _)| &**lender)
+    }
+
+    fn measure(&self) -> io::Result<()> {
+        let len = (&self.file).seek(SeekFrom::End(0))?;
+        self.len.fetch_max(len, Ordering::AcqRel);
+        Ok(())
     }
 
     /// For block devices only: a file is locked already, and cryptsetup uses the same lock for it.

@@ -38,14 +38,16 @@ pub enum Bypass {
     LargeWrites,
 }
 
-/// The growth of a volume in use.
+/// The new size of a volume in use.
 #[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
-pub struct Growth {
+pub struct InUseResizing {
     /// Where its data begin in the file, in bytes: a hidden volume in it begins elsewhere.
     pub start: u64,
     /// The new size of the plaintext, in bytes.
     pub len: u64,
-    /// Whether this only asks if it could grow.
+    /// The new size of the file, in bytes.
+    pub stored: u64,
+    /// Whether this only asks if it is possible.
     pub rehearse: bool,
 }
 
@@ -131,6 +133,19 @@ pub trait Store: Send + Sync {
         self.below().is_some_and(Store::damage_prevented)
     }
 
+    /// The process that lends the store and goes on using it, if it is borrowed.
+    fn lender(&self) -> Option<&dyn Lender> {
+        self.below().and_then(Store::lender)
+    }
+
+    /// Takes note of the present size of the file, device or remote store at the bottom, if that has grown since it was opened.
+    ///
+    /// # Errors
+    /// `Unsupported` if that is only possible by opening it again; whatever the backing reports.
+    fn measure(&self) -> io::Result<()> {
+        self.below().map_or(Ok(()), Store::measure)
+    }
+
     /// Keeps other programs from changing the header, if there is a lock that they honour. `None` if there is no such lock, or this
     /// user may not take it. Dropping it releases the lock.
     ///
@@ -160,11 +175,12 @@ pub trait Store: Send + Sync {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Takes note that the volume in the file below has grown, while this store is in use.
+    /// Takes note that the volume in the file below has grown, or is about to shrink, while this store is in use. Afterwards no request
+    /// uses what is cut off.
     ///
     /// # Errors
     /// `Unsupported` if the store keeps its size.
-    fn grow(&self, _growth: &Growth) -> io::Result<()> {
+    fn resize_in_use(&self, _resizing: &InUseResizing) -> io::Result<()> {
         Err(io::Error::new(io::ErrorKind::Unsupported, "it keeps its size while in use"))
     }
 
@@ -211,6 +227,12 @@ impl<S: Store + ?Sized> Store for Arc<S> {
     fn damage_prevented(&self) -> bool {
         (**self).damage_prevented()
     }
+    fn lender(&self) -> Option<&dyn Lender> {
+        (**self).lender()
+    }
+    fn measure(&self) -> io::Result<()> {
+        (**self).measure()
+    }
     fn lock_header(&self) -> Result<Option<HeaderLock>> {
         (**self).lock_header()
     }
@@ -223,8 +245,8 @@ impl<S: Store + ?Sized> Store for Arc<S> {
     fn set_len(&self, len: u64) -> io::Result<()> {
         (**self).set_len(len)
     }
-    fn grow(&self, growth: &Growth) -> io::Result<()> {
-        (**self).grow(growth)
+    fn resize_in_use(&self, resizing: &InUseResizing) -> io::Result<()> {
+        (**self).resize_in_use(resizing)
     }
     fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
         (**self).discard(offset, len)

@@ -282,6 +282,10 @@ impl<T: DeserializeOwned + 'static> Locks<T> {
         send(socket, &LockAnswer::Channel)?;
         give(socket, [key_end.as_fd(), io_side.memory()])?;
         drop(key_end);
+        // A command that was killed may have grown the volume.
+        if self.stores.data.file().is_some() {
+            self.stores.data.measure()?;
+        }
         let again = || self.key_process.times() != times;
         let gone = || stop.load(Ordering::SeqCst) || again() || has_gone(socket);
         let opened = match io_side.serve_until_open::<T>(&self.stores, &Terms::reading(&gone)) {

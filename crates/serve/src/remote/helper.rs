@@ -449,6 +449,19 @@ impl Reach for Helped {
         Ok(())
     }
 
+    fn anew(&self) -> io::Result<Option<Box<dyn Reach>>> {
+        if self.helper.image.is_some() {
+            let why = "a disk image keeps its size while it is in use";
+            return Err(io::Error::new(io::ErrorKind::Unsupported, why));
+        }
+        let anew = Self::new(&self.helper, &self.rest, Access::ReadOnly).map_err(io::Error::other)?;
+        Ok(Some(Box::new(anew)))
+    }
+
+    fn renew(&self) {
+        *self.running() = None;
+    }
+
     fn give_up(&self) {
         self.running().iter_mut().for_each(Running::kill);
     }

@@ -1,12 +1,16 @@
-//! Lending a file in use: a server holds the lock on its volume, and a command that changes the header needs it.
+//! Lending a store in use: a server holds the lock on its volume, and a command that changes the header needs it.
 //!
 //! The server hands over a descriptor that shares its lock, and the command works as on an unused volume: it finds the header, proves
 //! the credential and writes step by step. So the server needs no verb's options, and no passphrase leaves the process that asks for
 //! it. A writer's lock is held all the time. If the server ends first, the command still holds it and finishes. If the
 //! command is killed, the header is in a state that opens, as after any kill.
 //!
-//! This is possible because a header's changes leave the layout alone, and because the server writes only where the data are. A
-//! growing volume only gets a longer last segment. The server learns the new size after everything has reached the disk.
+//! A remote store has no lock that could be shared. The command reads and writes it through the server, which knows of no other
+//! borrower. If the server ends first, the command fails between two requests: after any number of steps, a header opens.
+//!
+//! This is possible because a header's changes leave the layout alone, and because the server writes only where the data are. If the
+//! volume changes its size, only its last segment does. The server learns a larger size after everything has reached the disk, and a
+//! smaller one before anything is written.
 
 use std::cell::Cell;
 use std::fs::{self, File};
@@ -16,14 +20,18 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use claviger_engine::deadline::{Deadline, Exchange};
+use claviger_engine::filesystems;
 use claviger_engine::formats::VolumeInUse;
-use claviger_engine::store::{FileStore, Growth, Handover, InUseConversion, Lender, Loan};
+use claviger_engine::partitions;
+use claviger_engine::store::{
+    Access, Borrow, FileStore, Handover, InUseConversion, InUseResizing, Lender, Loan, check_range,
+};
 use claviger_engine::volume::Volume;
 use claviger_engine::{Advice, Credential, Error, ErrorKind, Result, Secret, Store, Unlock};
 use rustix::event::{PollFd, PollFlags};
@@ -38,7 +46,7 @@ use crate::wait::wait;
 pub(super) const SOCKET: &str = "loans";
 
 /// The version of the messages.
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 
 /// The longest message, in bytes.
 const LONGEST: usize = 4096;
@@ -49,6 +57,12 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Time limit for the outcome of a wish.
 const WORK: Duration = Duration::from_secs(60);
 
+/// Time limit for a request to a remote store: that store's own time limits, several times over.
+const REMOTE_WORK: Duration = Duration::from_secs(600);
+
+/// The longest read or write of a lent remote store, in bytes.
+const PIECE: usize = 1 << 20;
+
 /// How often a server reports the progress of a conversion.
 const REPORT: Duration = Duration::from_millis(200);
 
@@ -58,23 +72,43 @@ const LONGEST_KEY: usize = 1024;
 /// Interval at which a lender checks whether to end.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Asks for a file. The loan lasts until the borrower closes the connection.
+/// Asks for a store. The loan lasts until the borrower closes the connection.
 #[derive(Serialize, Deserialize)]
 struct Request {
     version: u32,
-    /// Device and inode.
+    /// Device and inode; those of no file for a remote store. Version 3 has no other field, and so answers with its version.
     file: (u64, u64),
+    #[serde(default)]
+    remote: Option<AskedRemote>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct AskedRemote {
+    name: String,
+    to_write: bool,
 }
 
 /// What a borrower asks of the server.
 #[derive(Serialize, Deserialize)]
 enum Wish {
-    Grow(Growth),
+    Resize(InUseResizing),
     /// Only asks whether it can.
     MayConvert(InUseConversion, HandedOver),
     Convert(InUseConversion, HandedOver),
     /// Pauses the conversion.
     Pause,
+    /// Requests to a remote store, within [`PIECE`]. The bytes follow the answer, or this.
+    Read {
+        offset: u64,
+        len: usize,
+    },
+    Write {
+        offset: u64,
+        len: usize,
+    },
+    Flush,
+    /// Asks for the present size.
+    Measure,
 }
 
 /// What comes after a wish.
@@ -100,12 +134,18 @@ enum Outcome {
     /// How many bytes are converted, and of how many.
     Progress(u64, u64),
     Paused,
+    /// The size of a remote store, in bytes.
+    Measured(u64),
 }
 
-/// The answer of a server. After `Lent` comes the descriptor.
+/// The answer of a server.
 #[derive(Serialize, Deserialize)]
 enum Answer {
-    Lent,
+    /// Then comes the descriptor of the file, and that of the backing file of a loop device.
+    Lent {
+        behind: bool,
+    },
+    LentRemote(LentRemote),
     /// This server has another file, or one that cannot be lent.
     NotHere,
     /// Another process has borrowed it.
@@ -115,25 +155,36 @@ enum Answer {
     Failed(String),
 }
 
-/// What a server does once its volume has grown to this many bytes, in its session's folder.
-pub type AfterGrowth = fn(&Path, u64) -> io::Result<()>;
+/// A remote store that is lent.
+#[derive(Serialize, Deserialize)]
+struct LentRemote {
+    /// In bytes.
+    len: u64,
+    /// In bytes.
+    sector_size: u64,
+}
+
+/// What a server does once its volume has this many bytes, in its session's folder.
+pub type AfterResizing = fn(&Path, u64) -> io::Result<()>;
 
 /// What a server lends.
 struct Lending {
+    /// The name of the volume, which lies in the first store.
+    name: PathBuf,
     /// Each is lent to one borrower at a time.
     stores: Vec<(Weak<dyn Store>, Mutex<()>)>,
     folder: PathBuf,
-    after_growth: AfterGrowth,
+    after_resizing: AfterResizing,
 }
 
-/// Lends the files of these stores for the lifetime of the value returned.
+/// Lends these stores for the lifetime of the value returned. The session's volume lies in the first one.
 pub(super) fn lend(
-    folder: &Path,
+    Session { folder, record }: &Session,
     stores: Vec<Weak<dyn Store>>,
-    after_growth: AfterGrowth,
+    after_resizing: AfterResizing,
 ) -> io::Result<SessionSocket> {
     let stores = stores.into_iter().map(|store| (store, Mutex::new(()))).collect();
-    let lending = Lending { stores, folder: folder.to_owned(), after_growth };
+    let lending = Lending { name: record.volume.clone(), stores, folder: folder.clone(), after_resizing };
     SessionSocket::new(folder, SOCKET, move |client, stop| {
         if let Ok(request) = heard(&client, PATIENCE) {
             let _ = lending.answer(&client, &request, stop);
@@ -143,28 +194,42 @@ pub(super) fn lend(
 
 impl Lending {
     fn answer(&self, client: &UnixStream, request: &Request, stop: &AtomicBool) -> io::Result<()> {
-        for (store, lending) in &self.stores {
+        for (n, (store, lending)) in self.stores.iter().enumerate() {
             let Some(store) = store.upgrade() else { continue };
-            let Some(file) = store.file().filter(|file| is(file, request.file)) else { continue };
+            let is_it = match &request.remote {
+                None => store.file().is_some_and(|file| is(file, request.file)),
+                Some(AskedRemote { name, to_write }) => {
+                    let writable = || bottom(&*store).writable();
+                    n == 0 && store.file().is_none() && self.name == Path::new(name) && (!to_write || writable())
+                }
+            };
+            if !is_it {
+                continue;
+            }
             if request.version != VERSION {
                 return send(client, &Answer::Version(VERSION));
             }
             let Ok(_lending) = lending.try_lock() else { return send(client, &Answer::Busy) };
-            return self.lend(client, &*store, file, stop);
+            return match store.file() {
+                Some(file) => self.lend(client, &*store, file, stop),
+                None => self.lend_remote(client, &*store, stop),
+            };
         }
         send(client, &Answer::NotHere)
     }
 
     /// Lends the file until the borrower hangs up.
     fn lend(&self, client: &UnixStream, store: &dyn Store, file: &FileStore, stop: &AtomicBool) -> io::Result<()> {
-        let (descriptor, lent) = match file.lend() {
+        let (descriptor, behind, lent) = match file.lend() {
             Ok(lent) => lent,
-            Err(e) if e.kind() == io::ErrorKind::Unsupported => return send(client, &Answer::NotHere),
             Err(e) => return send(client, &Answer::Failed(e.to_string())),
         };
-        send(client, &Answer::Lent)?;
-        give(client, [descriptor.as_fd()])?;
-        drop(descriptor);
+        send(client, &Answer::Lent { behind: behind.is_some() })?;
+        match &behind {
+            Some(behind) => give(client, [descriptor.as_fd(), behind.as_fd()])?,
+            None => give(client, [descriptor.as_fd()])?,
+        }
+        drop((descriptor, behind));
         loop {
             while !wait(&mut [PollFd::new(client, PollFlags::IN)], Some(TICK))? {
                 if stop.load(Ordering::SeqCst) {
@@ -173,40 +238,132 @@ impl Lending {
                 }
             }
             // Fails at the end of the loan.
-            let outcome = match heard(client, PATIENCE)? {
-                Wish::Grow(growth) => self.grow(store, &growth).map_err(|e| Error::unsupported(e.to_string())),
-                Wish::MayConvert(request, handed_over) => {
-                    let received = Received::from(client, &handed_over)?;
-                    let with = Unlock::with(&received.keys);
-                    received.in_use(store).and_then(|volume| volume.may_be_converted(&with, &request))
-                }
-                Wish::Convert(request, handed_over) => {
-                    let received = Received::from(client, &handed_over)?;
-                    let in_use = received.in_use(store);
-                    in_use.and_then(|volume| convert(client, volume, &request, &received.keys, stop))
-                }
-                // It came after the end of the conversion.
-                Wish::Pause => continue,
-            };
-            let outcome = match outcome {
-                Ok(()) => Outcome::Done,
-                Err(e) if matches!(e.kind, ErrorKind::Cancelled) => Outcome::Paused,
-                Err(Error { kind: ErrorKind::Unsupported { what } | ErrorKind::Misuse(what), .. }) => {
-                    Outcome::Refused(what)
-                }
-                Err(e) => {
-                    let closed = store.volume().is_some_and(Volume::has_failed);
-                    Outcome::Failed { why: e.to_string(), closed }
-                }
-            };
-            send(client, &outcome)?;
+            let wish = heard(client, PATIENCE)?;
+            self.fulfil(client, store, wish, stop)?;
         }
     }
 
-    fn grow(&self, store: &dyn Store, growth: &Growth) -> io::Result<()> {
-        store.grow(growth)?;
-        if growth.rehearse { Ok(()) } else { (self.after_growth)(&self.folder, store.len()) }
+    /// Reads and writes the remote store for the borrower, until it hangs up. If the server has to end, a change that was begun is
+    /// completed first: up to its flush.
+    fn lend_remote(&self, client: &UnixStream, store: &dyn Store, stop: &AtomicBool) -> io::Result<()> {
+        let remote = bottom(store);
+        client.set_read_timeout(Some(PATIENCE))?;
+        client.set_write_timeout(Some(PATIENCE))?;
+        send(client, &Answer::LentRemote(LentRemote { len: remote.len(), sector_size: remote.sector_size() }))?;
+        let mut unflushed = false;
+        let mut last = Instant::now();
+        loop {
+            while !wait(&mut [PollFd::new(client, PollFlags::IN)], Some(TICK))? {
+                if stop.load(Ordering::SeqCst) && (!unflushed || last.elapsed() > PATIENCE) {
+                    return Ok(());
+                }
+            }
+            let wish = heard(client, PATIENCE)?;
+            unflushed = matches!(wish, Wish::Write { .. }) || unflushed && !matches!(wish, Wish::Flush);
+            match wish {
+                Wish::Read { .. } | Wish::Write { .. } | Wish::Flush | Wish::Measure => request(client, remote, &wish)?,
+                wish => self.fulfil(client, store, wish, stop)?,
+            }
+            last = Instant::now();
+        }
     }
+
+    /// Does what the borrower asks for with the volume in the store, and sends the outcome.
+    fn fulfil(&self, client: &UnixStream, store: &dyn Store, wish: Wish, stop: &AtomicBool) -> io::Result<()> {
+        let outcome = match wish {
+            Wish::Resize(resizing) => self.resize(store, &resizing).map_err(|e| Error::unsupported(e.to_string())),
+            Wish::MayConvert(request, handed_over) => {
+                let received = Received::from(client, &handed_over)?;
+                let with = Unlock::with(&received.keys);
+                received.in_use(store).and_then(|volume| volume.may_be_converted(&with, &request))
+            }
+            Wish::Convert(request, handed_over) => {
+                let received = Received::from(client, &handed_over)?;
+                let in_use = received.in_use(store);
+                in_use.and_then(|volume| convert(client, volume, &request, &received.keys, stop))
+            }
+            // It came after the end of the conversion.
+            Wish::Pause => return Ok(()),
+            // The borrower of a file has its descriptor.
+            Wish::Read { .. } | Wish::Write { .. } | Wish::Flush | Wish::Measure => {
+                return Err(io::ErrorKind::InvalidData.into());
+            }
+        };
+        let outcome = match outcome {
+            Ok(()) => Outcome::Done,
+            Err(e) if matches!(e.kind, ErrorKind::Cancelled) => Outcome::Paused,
+            Err(Error { kind: ErrorKind::Unsupported { what } | ErrorKind::Misuse(what), .. }) => {
+                Outcome::Refused(what)
+            }
+            Err(e) => {
+                let closed = store.volume().is_some_and(Volume::has_failed);
+                Outcome::Failed { why: e.to_string(), closed }
+            }
+        };
+        send(client, &outcome)
+    }
+
+    fn resize(&self, store: &dyn Store, resizing: &InUseResizing) -> io::Result<()> {
+        let before = store.len();
+        if resizing.len < before {
+            must_fit(store, resizing.len)?;
+        }
+        store.resize_in_use(resizing)?;
+        if resizing.rehearse || store.len() == before {
+            Ok(())
+        } else {
+            (self.after_resizing)(&self.folder, store.len())
+        }
+    }
+}
+
+/// Fails if the file system in `store` has more than `len` bytes, or its size is unknown.
+fn must_fit(store: &dyn Store, len: u64) -> io::Result<()> {
+    let why = match filesystems::recorded_size(store).map_err(io::Error::other)? {
+        None if partitions::read(store).is_ok_and(|table| table.is_none()) => return Ok(()),
+        None => "its partition table reaches to its end".to_owned(),
+        Some((_, Some(size))) if size <= len => return Ok(()),
+        Some((kind, Some(size))) => {
+            format!("{} in it has {size} bytes, more than the new size of {len}", kind.described())
+        }
+        Some((kind, None)) => format!("it holds {}, whose size is unknown", kind.described()),
+    };
+    Err(io::Error::new(io::ErrorKind::Unsupported, why))
+}
+
+/// The store at the bottom.
+fn bottom(mut store: &dyn Store) -> &dyn Store {
+    while let Some(below) = store.below() {
+        store = below;
+    }
+    store
+}
+
+/// Carries out a borrower's request to a remote store, and answers.
+fn request(mut client: &UnixStream, remote: &dyn Store, wish: &Wish) -> io::Result<()> {
+    let failed = |e: io::Error| Outcome::Failed { why: e.to_string(), closed: false };
+    let buffer =
+        |len: usize| if len <= PIECE { Ok(vec![0; len]) } else { Err(io::Error::from(io::ErrorKind::InvalidData)) };
+    let outcome = match *wish {
+        Wish::Read { offset, len } => {
+            let mut bytes = buffer(len)?;
+            match remote.read_at(offset, &mut bytes) {
+                Ok(()) => {
+                    send(client, &Outcome::Done)?;
+                    return client.write_all(&bytes);
+                }
+                Err(e) => failed(e),
+            }
+        }
+        Wish::Write { offset, len } => {
+            let mut bytes = buffer(len)?;
+            client.read_exact(&mut bytes)?;
+            remote.write_clobbering(offset, &mut bytes).map_or_else(failed, |()| Outcome::Done)
+        }
+        Wish::Measure => remote.measure().map_or_else(failed, |()| Outcome::Measured(remote.len())),
+        _ => remote.flush().map_or_else(failed, |()| Outcome::Done),
+    };
+    send(client, &outcome)
 }
 
 /// What a borrower has handed over for a conversion.
@@ -296,33 +453,54 @@ fn is(file: &FileStore, number: (u64, u64)) -> bool {
     file.number().is_ok_and(|of_it| of_it == number)
 }
 
-/// Borrows the file at `path` from the process of this user that serves the volume in it. `None` if no such process lends it. Waits a
-/// little for another borrower.
-///
-/// # Errors
-/// `InUse` if another process has borrowed it; `Io`.
-pub fn borrow(path: &Path) -> Result<Option<Loan>> {
+/// Borrows what is in use from the process of this user that mounts or serves the volume in it.
+pub const BORROW: Borrow = Borrow { file: borrow, remote: borrow_remote };
+
+/// Borrows the file at `path`. Waits a little for another borrower.
+fn borrow(path: &Path) -> Result<Option<Loan>> {
+    let metadata = fs::metadata(path)?;
+    let request = Request { version: VERSION, file: (metadata.dev(), metadata.ino()), remote: None };
+    let Some((socket, answer)) = patiently(|| find_lender(&request))? else { return Ok(None) };
+    let (file, behind) = match answer {
+        Answer::Lent { behind: true } => take(&socket).map(|[file, behind]| (file, Some(behind)))?,
+        Answer::Lent { behind: false } => take(&socket).map(|[file]| (file, None))?,
+        _ => return Err(io::Error::from(io::ErrorKind::InvalidData).into()),
+    };
+    Ok(Some(Loan { file: file.into(), behind: behind.map(File::from), lender: Box::new(Borrowed::new(socket)) }))
+}
+
+/// Borrows the remote store called `name`. Waits a little for another borrower.
+fn borrow_remote(name: &Path, access: Access) -> Result<Option<Arc<dyn Store>>> {
+    let Some(name) = name.to_str() else { return Ok(None) };
+    let writable = access == Access::ReadWrite;
+    let asked = AskedRemote { name: name.to_owned(), to_write: writable };
+    let request = Request { version: VERSION, file: (0, 0), remote: Some(asked) };
+    let Some((socket, answer)) = patiently(|| find_lender(&request))? else { return Ok(None) };
+    let Answer::LentRemote(LentRemote { len, sector_size }) = answer else {
+        return Err(io::Error::from(io::ErrorKind::InvalidData).into());
+    };
+    Ok(Some(Arc::new(BorrowedRemote { lender: Borrowed::new(socket), len: len.into(), sector_size, writable })))
+}
+
+/// Tries again for a while if another command has borrowed the store.
+fn patiently<T>(attempt: impl Fn() -> Result<Option<T>>) -> Result<Option<T>> {
     let deadline = Deadline::within(PATIENCE, None);
     loop {
-        match borrow_now(path) {
+        match attempt() {
             Err(e) if is_busy(&e) && deadline.sleep(TICK).is_ok() => {}
             borrowed => return borrowed,
         }
     }
 }
 
-fn borrow_now(path: &Path) -> Result<Option<Loan>> {
-    let metadata = fs::metadata(path)?;
-    let request = Request { version: VERSION, file: (metadata.dev(), metadata.ino()) };
+/// The connection to the process that lends a store, and its answer.
+fn find_lender(request: &Request) -> Result<Option<(UnixStream, Answer)>> {
     let Ok(sessions) = Runtime::of_this_user().and_then(|runtime| runtime.sessions()) else { return Ok(None) };
     for session in sessions.into_iter().filter(Session::alive) {
         // A server that lends nothing has no such socket, or does not answer.
-        let Ok((socket, answer)) = ask(&session.folder, &request) else { continue };
+        let Ok((socket, answer)) = ask(&session.folder, request) else { continue };
         match answer {
-            Answer::Lent => {
-                let [file] = take(&socket)?;
-                return Ok(Some(Loan { file: File::from(file), lender: Box::new(Borrowed(socket)) }));
-            }
+            Answer::Lent { .. } | Answer::LentRemote(_) => return Ok(Some((socket, answer))),
             Answer::NotHere => {}
             Answer::Busy => return Err(in_use(BUSY).hint("Wait until it is done.")),
             Answer::Version(_) => {
@@ -356,13 +534,25 @@ fn ask(folder: &Path, request: &Request) -> io::Result<(UnixStream, Answer)> {
     Ok((socket, answer))
 }
 
-/// A loan. Returns the file on drop, and waits until the lender knows: the next loan may begin at once.
-struct Borrowed(UnixStream);
+/// A loan. Ends on drop, and waits until the lender knows: the next loan may begin at once.
+struct Borrowed {
+    socket: UnixStream,
+    /// Locked while a wish waits for its outcome.
+    turn: Mutex<()>,
+}
 
 impl Borrowed {
+    fn new(socket: UnixStream) -> Self {
+        Self { socket, turn: Mutex::default() }
+    }
+
+    fn turn(&self) -> MutexGuard<'_, ()> {
+        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Sends a wish, and what comes after it.
     fn wish(&self, wish: impl FnOnce(HandedOver) -> Wish, with: &Handover<'_>) -> io::Result<()> {
-        let mut socket = &self.0;
+        let mut socket = &self.socket;
         let keys = with.keys.iter().map(|key| key.len()).collect();
         send(socket, &wish(HandedOver { keys, header: with.header.is_some() }))?;
         with.keys.iter().try_for_each(|key| socket.write_all(key))?;
@@ -371,17 +561,18 @@ impl Borrowed {
 
     /// Hears the only outcome of a wish, and returns why it is refused, if it is.
     fn refusal(&self) -> io::Result<Option<String>> {
-        match heard(&self.0, WORK)? {
+        match heard(&self.socket, WORK)? {
             Outcome::Done => Ok(None),
             Outcome::Refused(why) | Outcome::Failed { why, .. } => Ok(Some(why)),
-            Outcome::Progress(..) | Outcome::Paused => Err(io::ErrorKind::InvalidData.into()),
+            Outcome::Progress(..) | Outcome::Paused | Outcome::Measured(_) => Err(io::ErrorKind::InvalidData.into()),
         }
     }
 }
 
 impl Lender for Borrowed {
-    fn grow(&self, growth: &Growth) -> io::Result<()> {
-        send(&self.0, &Wish::Grow(*growth))?;
+    fn resize(&self, resizing: &InUseResizing) -> io::Result<()> {
+        let _turn = self.turn();
+        send(&self.socket, &Wish::Resize(*resizing))?;
         match self.refusal()? {
             Some(why) => Err(io::Error::new(io::ErrorKind::Unsupported, why)),
             None => Ok(()),
@@ -389,6 +580,7 @@ impl Lender for Borrowed {
     }
 
     fn may_convert(&self, request: &InUseConversion, with: &Handover<'_>) -> Result<()> {
+        let _turn = self.turn();
         self.wish(|handed_over| Wish::MayConvert(*request, handed_over), with)?;
         match self.refusal()? {
             Some(why) => Err(refused(&why).hint("Nothing was changed. Unmount it first.")),
@@ -403,7 +595,8 @@ impl Lender for Borrowed {
         progress: &dyn Fn(u64, u64),
         cancel: &AtomicBool,
     ) -> Result<()> {
-        let socket = &self.0;
+        let _turn = self.turn();
+        let socket = &self.socket;
         self.wish(|handed_over| Wish::Convert(*request, handed_over), with).map_err(|_| ended())?;
         let mut asked = false;
         loop {
@@ -419,7 +612,7 @@ impl Lender for Borrowed {
                 Outcome::Paused if asked => {
                     return Err(Error::from(ErrorKind::Cancelled).advise(Advice::ResumeReencryption));
                 }
-                Outcome::Paused => return Err(ended()),
+                Outcome::Paused | Outcome::Measured(_) => return Err(ended()),
                 Outcome::Refused(why) => return Err(refused(&why).advise(Advice::ResumeReencryption)),
                 Outcome::Failed { why, closed } => {
                     let hint = match closed {
@@ -444,25 +637,102 @@ fn ended() -> Error {
 
 impl Drop for Borrowed {
     fn drop(&mut self) {
-        let _ = self.0.shutdown(Shutdown::Write);
-        let _ = self.0.read(&mut [0]);
+        let _ = self.socket.shutdown(Shutdown::Write);
+        let _ = (&self.socket).read(&mut [0]);
     }
 }
 
-/// Lends a file to a command that sends these bytes and then hangs up: [`crate::fuzzing`].
-pub(crate) fn fuzz(store: &dyn Store, file: &FileStore, bytes: &[u8]) -> io::Result<u64> {
-    let (client, mut borrower) = UnixStream::pair()?;
-    borrower.write_all(&bytes[..bytes.len().min(64 << 10)])?;
-    borrower.shutdown(Shutdown::Write)?;
-    let lending = Lending { stores: Vec::new(), folder: PathBuf::new(), after_growth: |_, _| Ok(()) };
-    let stop = AtomicBool::new(false);
-    if let Ok(request) = receive_at_most(&client, LONGEST) {
-        lending.answer(&client, &request, &stop)?;
+/// A remote store, read and written through the process that uses it.
+struct BorrowedRemote {
+    lender: Borrowed,
+    len: AtomicU64,
+    sector_size: u64,
+    writable: bool,
+}
+
+impl BorrowedRemote {
+    /// Sends a request with its data, and receives the answer's data.
+    fn request(&self, wish: &Wish, data: &[u8], out: &mut [u8]) -> io::Result<Outcome> {
+        let mut socket = &self.lender.socket;
+        let _turn = self.lender.turn();
+        send(socket, wish)?;
+        socket.write_all(data)?;
+        let outcome = heard(socket, REMOTE_WORK)?;
+        match outcome {
+            Outcome::Failed { why, .. } => Err(io::Error::other(why)),
+            outcome => socket.read_exact(out).map(|()| outcome),
+        }
     }
-    let _ = lending.lend(&client, store, file, &stop);
-    drop(client);
-    let mut received = Vec::new();
-    // If some bytes were never read, an error follows the answers.
-    let _ = borrower.read_to_end(&mut received);
-    Ok(received.len() as u64)
+}
+
+impl Store for BorrowedRemote {
+    fn len(&self) -> u64 {
+        self.len.load(Ordering::Acquire)
+    }
+
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        check_range(offset, out.len(), self.len())?;
+        out.chunks_mut(PIECE).enumerate().try_for_each(|(n, out)| {
+            let wish = Wish::Read { offset: offset + (n * PIECE) as u64, len: out.len() };
+            self.request(&wish, &[], out).map(drop)
+        })
+    }
+
+    fn write_clobbering(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
+        if !self.writable {
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, "opened read-only"));
+        }
+        check_range(offset, data.len(), self.len())?;
+        data.chunks(PIECE).enumerate().try_for_each(|(n, data)| {
+            let wish = Wish::Write { offset: offset + (n * PIECE) as u64, len: data.len() };
+            self.request(&wish, data, &mut []).map(drop)
+        })
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.request(&Wish::Flush, &[], &mut []).map(drop)
+    }
+
+    fn sector_size(&self) -> u64 {
+        self.sector_size
+    }
+
+    fn writable(&self) -> bool {
+        self.writable
+    }
+
+    fn lender(&self) -> Option<&dyn Lender> {
+        Some(&self.lender)
+    }
+
+    fn measure(&self) -> io::Result<()> {
+        match self.request(&Wish::Measure, &[], &mut [])? {
+            Outcome::Measured(len) => self.len.fetch_max(len, Ordering::AcqRel),
+            _ => return Err(io::ErrorKind::InvalidData.into()),
+        };
+        Ok(())
+    }
+}
+
+/// Lends a file, and the same bytes as a remote store, to a command that sends these bytes and then hangs up: [`crate::fuzzing`].
+pub(crate) fn fuzz(store: &dyn Store, file: &FileStore, bytes: &[u8]) -> io::Result<u64> {
+    let (name, folder) = (PathBuf::new(), PathBuf::new());
+    let lending = Lending { name, stores: Vec::new(), folder, after_resizing: |_, _| Ok(()) };
+    let stop = AtomicBool::new(false);
+    let lend = |lend: &dyn Fn(&UnixStream) -> io::Result<()>| -> io::Result<u64> {
+        let (client, mut borrower) = UnixStream::pair()?;
+        borrower.write_all(&bytes[..bytes.len().min(64 << 10)])?;
+        borrower.shutdown(Shutdown::Write)?;
+        if let Ok(request) = receive_at_most(&client, LONGEST) {
+            lending.answer(&client, &request, &stop)?;
+        }
+        let _ = lend(&client);
+        drop(client);
+        let mut received = Vec::new();
+        // If some bytes were never read, an error follows the answers.
+        let _ = borrower.read_to_end(&mut received);
+        Ok(received.len() as u64)
+    };
+    let as_file = lend(&|client| lending.lend(client, store, file, &stop))?;
+    Ok(as_file + lend(&|client| lending.lend_remote(client, store, &stop))?)
 }

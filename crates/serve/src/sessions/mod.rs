@@ -6,7 +6,7 @@
 //!   PID-TICKS-REALM/        the server: its PID, its start time, and the kernel and namespace of both
 //!     record.json           mode 0600, replaced atomically
 //!     control               a socket: sends the status to each client
-//!     loans                 a socket: lends the locked file to commands that change the header
+//!     loans                 a socket: lends the store to commands that change the header
 //!     keys                  a socket: forgets the keys or takes new ones, if there is a key process
 //!     image/                where the plaintext is mounted as a file, if a file system lies on top of it
 //! ```
@@ -33,7 +33,7 @@ use rustix::process::getuid;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use loans::fuzz;
-pub use loans::{AfterGrowth, borrow, is_busy};
+pub use loans::{AfterResizing, BORROW, is_busy};
 pub use owner::FolderOwner;
 pub use process::Process;
 pub(crate) use process::Stat;
@@ -271,13 +271,13 @@ impl Live {
         control::answer(&self.session.folder, status).map_err(|e| Error::from(e).at(&self.session.folder))
     }
 
-    /// Lends the files of these stores to other processes of this user, for changes of the header, for the lifetime of the value
-    /// returned: see [`borrow`].
+    /// Lends these stores to other processes of this user, for changes of the header, for the lifetime of the value returned: see
+    /// [`BORROW`]. The session's volume lies in the first one.
     ///
     /// # Errors
     /// `Io`.
-    pub fn lend(&self, stores: Vec<Weak<dyn Store>>, after_growth: AfterGrowth) -> Result<SessionSocket> {
-        loans::lend(&self.session.folder, stores, after_growth).map_err(|e| Error::from(e).at(&self.session.folder))
+    pub fn lend(&self, stores: Vec<Weak<dyn Store>>, after_resizing: AfterResizing) -> Result<SessionSocket> {
+        loans::lend(&self.session, stores, after_resizing).map_err(|e| Error::from(e).at(&self.session.folder))
     }
 }
 

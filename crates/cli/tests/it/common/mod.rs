@@ -167,6 +167,11 @@ impl Served {
     pub fn start<I: AsRef<std::ffi::OsStr>>(args: impl IntoIterator<Item = I>) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_claviger"));
         tools::with_usual_memory(&mut command).args(["serve", "--json"]).args(args);
+        Self::of(command)
+    }
+
+    /// Starts such a command.
+    pub fn of(mut command: Command) -> Self {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("the program starts");
         let mut out = BufReader::new(child.stdout.take().expect("a pipe"));

@@ -11,7 +11,9 @@ use std::time::Duration;
 use crate::common::mounts::{MountSpace, wait_until};
 use crate::common::*;
 use crate::serving::key_process::ISOLATED;
+use crate::serving::remote::Server;
 use crate::volumes::hidden::Hiding;
+use claviger_testkit::mounts::LoopDevice;
 use claviger_testkit::{tools, uml};
 use rustix::fs::OFlags;
 use rustix::process::{Pid, Signal, kill_process};
@@ -590,7 +592,6 @@ fn a_volume_grows_while_it_is_served() {
         does(&served.uri, &format!("write -P 7 {} 1M", before - 4096));
         does(&served.uri, "write -P 8 8M 1M");
         assert!(qemu_io(&served.uri, "write 9M 512").is_none_or(|(good, _)| !good));
-        resized(&volume, &folder.password, "5M", hints).fails(9, &["can only grow"]);
         let filesystem = resized(&volume, &folder.password, "10M", &[hints, &["--filesystem"]].concat());
         filesystem.fails(5, &["not mounted by claviger"]);
         // If a file grows by other means, `resize` tells the server.
@@ -620,6 +621,102 @@ fn a_volume_grows_while_it_is_served() {
         does(&again.uri, "read -P 8 8M 1M");
         again.stop().succeeds();
     }
+}
+
+/// Every change of the header of a remote store goes through the process that uses it, and that notices when the store grows.
+#[test]
+fn a_remote_store_is_changed_and_grows_while_its_volume_is_served() {
+    let (folder, new) = with_new();
+    let image = folder.luks2("image");
+    let Some(server) = Server::start(&folder, &[]) else { return };
+    let uri = &*server.uri;
+    let serve = ["--password-file", &folder.password, "--socket", &folder.str("s"), uri];
+    for isolated in [&[][..], &[ISOLATED]] {
+        let served = Served::start(serve.iter().chain(isolated));
+        let does = |command: &str| match qemu_io(&served.uri, command) {
+            Some((good, out)) => assert!(good, "{command}: {out}"),
+            None => assert!(tools::program("qemu-io").is_none()),
+        };
+        does(&format!("write -P 0x5a 0 {}", served.size));
+        let change = changed(uri, &folder.password, &new).succeeds();
+        assert!(!change.err.contains("another machine"), "it is borrowed: {}", change.err);
+        changed(uri, &new, &folder.password).succeeds();
+        run(["header", "set", "--label", "in use", uri]).succeeds();
+        run(["header", "repair", uri]).fails(9, &["mounted or served"]);
+        run(["resize", "--size", "9M", uri]).fails(5, &["not in a local file"]);
+        let file = fs::OpenOptions::new().write(true).open(&image).expect("a file");
+        file.set_len(fs::metadata(&image).expect("a file").len() + (2 << 20)).expect("grown");
+        let before = served.size;
+        run(["resize", uri]).succeeds();
+        assert_eq!(listed_size(uri), before + (2 << 20));
+        does(&format!("write -P 7 {before} 2M"));
+        does(&format!("read -P 0x5a 0 {before}"));
+        let reencrypt = [
+            "reencrypt",
+            "--yes",
+            "--password-file",
+            &folder.password,
+            "--new-kdf",
+            "pbkdf2",
+            "--new-iterations",
+            "1000",
+            uri,
+        ];
+        match isolated {
+            [] => drop(run(reencrypt).succeeds()),
+            _ => drop(run(reencrypt).fails(5, &["while it is in use", "Unmount it first"])),
+        }
+        does(&format!("read -P 7 {before} 2M"));
+        does(&format!("read -P 0x5a 0 {before}"));
+        served.stop().succeeds();
+        let size = before + (2 << 20);
+        let again = Served::start(serve);
+        assert_eq!(again.size, size);
+        let read = qemu_io(&again.uri, &format!("read -P 7 {before} 2M"));
+        assert!(read.is_none_or(|(good, _)| good));
+        again.stop().succeeds();
+    }
+    run(["resize", uri]).fails(1, &["the volume is not in use"]);
+    drop(server);
+    assert_eq!([opens(&image, &folder.password), opens(&image, &new)], [0, 2]);
+}
+
+/// A command that is killed in the middle, and a server that has to end: the header opens, and nothing of it is half-written.
+#[test]
+fn a_borrowed_remote_store_survives_the_end_of_either_process() {
+    let (folder, new) = with_new();
+    let image = folder.luks2("image");
+    let Some(server) = Server::start(&folder, &["--filter=delay", "delay-write=15ms"]) else { return };
+    let uri = &*server.uri;
+    let (mut old, mut other) = (folder.password.clone(), new);
+    let mut served = Served::start(["--password-file", &old, "--socket", &folder.str("s"), uri]);
+    for round in 1..=10 {
+        let change = ["keyslot", "change", "--password-file", &old, "--new-password-file", &other, uri];
+        let mut change =
+            claviger().args(change.into_iter().chain(CHEAP)).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        let change = change.as_mut().expect("it starts");
+        thread::sleep(Duration::from_millis(round * 17));
+        if round % 2 == 0 {
+            let _ = change.kill();
+            change.wait().expect("it ends");
+        } else {
+            // Ends with an error, or was quicker.
+            served.stop().succeeds();
+            change.wait().expect("it ends");
+            let by = [&old, &other].into_iter().find(|by| opens(uri, by) == 0).expect("one of them opens").clone();
+            served = Served::start(["--password-file", &by, "--socket", &folder.str("s"), uri]);
+        }
+        wait_until("the store is back", || run(["keyslot", "list", uri]).code == 0);
+        let now = [opens(uri, &old), opens(uri, &other)];
+        assert!(now.contains(&0), "round {round}: {now:?}");
+        if now[1] == 0 {
+            std::mem::swap(&mut old, &mut other);
+        }
+        run(["verify", "--password-file", &old, uri]).succeeds();
+    }
+    served.stop().succeeds();
+    drop(server);
+    run(["verify", "--password-file", &old, &image]).succeeds();
 }
 
 /// Nothing is changed where the server could not follow, or serves another volume in the same file.
@@ -659,20 +756,211 @@ fn a_volume_that_cannot_grow_in_use_keeps_its_size() {
     }
 }
 
-/// A file with a part of a sector after the last whole one: cutting it off would let every flush fail.
+/// A file with a part of a sector after the last whole one.
 #[test]
-fn the_file_of_a_volume_in_use_is_not_cut_short() {
+fn the_file_of_a_volume_in_use_is_cut_to_whole_sectors() {
     let folder = Folder::new();
     let volume = folder.luks2("v.luks");
     let len = fs::metadata(&volume).expect("a file").len() + 512;
     fs::OpenOptions::new().write(true).open(&volume).and_then(|file| file.set_len(len)).expect("longer");
     let served = Served::start(["--password-file", &folder.password, "--socket", &folder.str("s"), &volume]);
-    resized(&volume, &folder.password, &served.size.to_string(), &[]).fails(9, &["can only grow"]);
-    assert_eq!(fs::metadata(&volume).expect("a file").len(), len);
+    resized(&volume, &folder.password, &served.size.to_string(), &[]).succeeds();
+    assert_eq!(fs::metadata(&volume).expect("a file").len(), len - 512);
     if let Some((flushed, out)) = qemu_io(&served.uri, "flush") {
         assert!(flushed, "{out}");
     }
     served.stop().succeeds();
+}
+
+#[test]
+fn a_volume_shrinks_while_clients_write_to_its_end() {
+    let folder = Folder::new();
+    let one: &[&str] = &["--truecrypt", "--hash", "SHA-512"];
+    for (volume, hints, isolated) in [
+        (folder.luks2("v.luks"), &[][..], &[][..]),
+        (folder.volume("v.tc", "4M", &[]), one, &[]),
+        (folder.volume("isolated.tc", "4M", &[]), one, &[ISOLATED]),
+    ] {
+        let serve = ["--password-file", &folder.password, "--socket", &folder.str("s"), &volume];
+        let served = Served::start(serve.iter().chain(hints).chain(isolated));
+        let does = |command: &str| qemu_io(&served.uri, command);
+        let Some((true, _)) = does(&format!("write -P 0x5a 0 {}", served.size)) else {
+            return assert!(tools::program("qemu-io").is_none());
+        };
+        let (mut size, sector) = (served.size, 4096);
+        let stored = fs::metadata(&volume).expect("a file").len();
+        let done = AtomicBool::new(false);
+        thread::scope(|scope| {
+            // What is cut off may be refused, but is never written: the backup header lies there now.
+            let client = scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    for at in (1..8).map(|n| served.size - n * 128 * 1024) {
+                        let _ = does(&format!("write -P 0x5a {at} 128K"));
+                    }
+                }
+            });
+            for _ in 0..6 {
+                size -= 37 * sector;
+                resized(&volume, &folder.password, &size.to_string(), hints).succeeds();
+                assert_eq!(listed_size(&volume), size);
+            }
+            done.store(true, Ordering::Relaxed);
+            client.join().expect("it ends");
+        });
+        assert_eq!(fs::metadata(&volume).expect("a file").len(), stored - 6 * 37 * sector);
+        assert!(does(&format!("read -P 0x5a 0 {size}")).expect("as before").0);
+        assert!(!does(&format!("write {size} 512")).expect("as before").0, "beyond the end");
+        assert!(does("flush").expect("as before").0);
+        if !isolated.is_empty() {
+            run(["lock", &volume]).succeeds();
+            run(["unlock", "--password-file", &folder.password, &volume].iter().chain(hints)).succeeds();
+            assert!(does(&format!("read -P 0x5a 0 {size}")).expect("as before").0);
+        }
+        resized(&volume, &folder.password, &(size + 5 * sector).to_string(), hints).succeeds();
+        assert!(does(&format!("write -P 7 {size} {}", 5 * sector)).expect("as before").0);
+        served.stop().succeeds();
+        run(["verify", "--password-file", &folder.password, &volume].iter().chain(hints)).succeeds();
+        let again = Served::start(serve.iter().chain(hints));
+        assert_eq!(again.size, size + 5 * sector);
+        assert!(qemu_io(&again.uri, &format!("read -P 0x5a 0 {size}")).expect("as before").0);
+        assert!(qemu_io(&again.uri, &format!("read -P 7 {size} {}", 5 * sector)).expect("as before").0);
+        again.stop().succeeds();
+    }
+}
+
+#[test]
+fn a_killed_shrinking_is_done_again() {
+    let folder = Folder::new();
+    let volume = folder.volume("v.tc", "8M", &[]);
+    let hints = ["--truecrypt", "--hash", "SHA-512"];
+    let serve = ["--password-file", &folder.password, "--socket", &folder.str("s"), &volume];
+    let served = Served::start(serve.iter().chain(&hints));
+    let filled = |command: &str, len: u64| qemu_io(&served.uri, &format!("{command} -P 0x5a 0 {len}"));
+    let Some((true, _)) = filled("write", served.size) else { return assert!(tools::program("qemu-io").is_none()) };
+    let mut size = served.size;
+    for round in 1..=12 {
+        let wanted = served.size - (round << 17);
+        let mut resize = claviger();
+        resize.args(["resize", "--yes", "--password-file", &folder.password, "--size", &wanted.to_string(), &volume]);
+        let mut resize = resize.args(hints).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts");
+        thread::sleep(Duration::from_millis(round * 6));
+        let _ = resize.kill();
+        resize.wait().expect("it ends");
+        wait_until("the file is back", || {
+            run(["keyslot", "test", "--password-file", &folder.password, &volume].iter().chain(&hints)).code == 0
+        });
+        let now = listed_size(&volume);
+        assert!([size, wanted].contains(&now), "{now}");
+        size = now;
+        assert!(filled("read", size).expect("as before").0, "round {round}");
+    }
+    let last = served.size - (2 << 20);
+    resized(&volume, &folder.password, &last.to_string(), &hints).succeeds();
+    assert_eq!(listed_size(&volume), last);
+    served.stop().succeeds();
+    run(["verify", "--password-file", &folder.password, &volume].iter().chain(&hints)).succeeds();
+    assert_eq!(Served::start(serve.iter().chain(&hints)).size, last);
+}
+
+/// Btrfs shrinks while it is mounted. Whatever does not fit is refused before anything is changed.
+#[test]
+fn a_mounted_file_system_shrinks_with_its_volume() {
+    let Some(place) = MountSpace::root() else { return };
+    let dir = place.dir("mnt");
+    let hints = ["--truecrypt", "--hash", "SHA-512", "--password-file", &place.folder.password];
+    let resize = |volume: &str, size: &str, more: &[&str]| {
+        place.run(["resize", "--size", size, "--yes", volume].iter().chain(&hints).chain(more))
+    };
+    let len = |volume: &str| fs::metadata(volume).expect("a file").len();
+
+    let ext = place.volume("ext.tc", "12M", &["mkfs.ext4", "-q"]);
+    place.mount(&ext, &dir, &["--filesystem", "none"]).succeeds();
+    let before = len(&ext);
+    resize(&ext, "8M", &[]).fails(9, &["an ext4 file system", "more than the new size"]);
+    assert_eq!(len(&ext), before);
+    if tools::program("resize2fs").is_some() {
+        place.shell(&format!("resize2fs {dir}/volume 8M 2>&1")).succeeds();
+        resize(&ext, "8M", &[]).succeeds();
+        assert_eq!(fs::metadata(format!("{dir}/volume")).expect("a file").len(), 8 << 20);
+        place.shell(&format!("e2fsck -fn {dir}/volume")).succeeds();
+    }
+    place.unmount(&dir).succeeds();
+
+    if tools::program("mkfs.btrfs").is_some() && tools::program("btrfs").is_some() {
+        let btrfs = place.volume("btrfs.tc", "600M", &["mkfs.btrfs", "-q", "-m", "single", "-d", "single"]);
+        place.mount(&btrfs, &dir, &[]).succeeds();
+        fs::write(format!("{dir}/file"), vec![7; 100 << 20]).expect("written");
+        let before = len(&btrfs);
+        resize(&btrfs, "400M", &[]).fails(9, &["a btrfs file system", "more than the new size"]);
+        assert_eq!(len(&btrfs), before);
+        resize(&btrfs, "100M", &["--filesystem"]).fails(6, &["btrfs", "Nothing was changed"]);
+        assert_eq!(len(&btrfs), before);
+        let done = resize(&btrfs, "400M", &["--filesystem"]).succeeds();
+        assert!(done.text().contains("shrunk first"), "{}", done.text());
+        assert_eq!(len(&btrfs), (400 << 20) + (256 << 10));
+        assert!(rustix::fs::statvfs(&*dir).map(|s| s.f_blocks * s.f_frsize).expect("mounted") <= 400 << 20);
+        assert_eq!(fs::read(format!("{dir}/file")).expect("read"), vec![7; 100 << 20]);
+        place.unmount(&dir).succeeds();
+        place.mount(&btrfs, &dir, &[]).succeeds();
+        assert_eq!(fs::read(format!("{dir}/file")).expect("read"), vec![7; 100 << 20]);
+        place.unmount(&dir).succeeds();
+    }
+    if tools::program("mkfs.xfs").is_some() {
+        let xfs = place.volume("xfs.tc", "320M", &["mkfs.xfs", "-q"]);
+        place.mount(&xfs, &dir, &[]).succeeds();
+        resize(&xfs, "310M", &["--filesystem"]).fails(5, &["shrinking xfs while it is mounted", "Only Btrfs can"]);
+        place.unmount(&dir).succeeds();
+    }
+    place.nothing_is_left();
+}
+
+/// A command that was killed after it wrote the header leaves a volume that is larger than its server knows.
+#[test]
+fn a_locked_volume_opens_again_after_a_killed_growth() {
+    let folder = Folder::new();
+    let (volume, grown) = (folder.volume("v.tc", "4M", &[]), folder.str("grown"));
+    let hints = ["--truecrypt", "--hash", "SHA-512"];
+    fs::copy(&volume, &grown).expect("copied");
+    resized(&grown, &folder.password, "6M", &hints).succeeds();
+    let serve = [ISOLATED, "--password-file", &folder.password, "--socket", &folder.str("s"), &volume];
+    let served = Served::start(serve.iter().chain(&hints));
+    let file = fs::OpenOptions::new().write(true).open(&volume).expect("a file");
+    file.write_all_at(&fs::read(&grown).expect("a file"), 0).expect("written");
+    run(["lock", &volume]).succeeds();
+    run(["unlock", "--password-file", &folder.password, &volume].iter().chain(&hints)).succeeds();
+    assert_eq!(listed_size(&volume), served.size);
+    resized(&volume, &folder.password, "6M", &hints).succeeds();
+    assert_eq!(listed_size(&volume), 6 << 20);
+    if let Some((good, out)) = qemu_io(&served.uri, "write -P 7 5M 1M") {
+        assert!(good, "{out}");
+    }
+    served.stop().succeeds();
+}
+
+/// A loop device, whose backing file is locked as well.
+#[test]
+fn the_header_on_a_loop_device_changes_while_it_is_served() {
+    let (folder, new) = with_new();
+    let volume = folder.luks2("v.luks");
+    let Some(device) = LoopDevice::new(volume.as_ref(), &[]) else { return };
+    let name = device.path().to_str().expect("a path");
+    for how in [&[][..], &["--read-only"]] {
+        let serve = ["--password-file", &folder.password, "--socket", &folder.str("s"), name];
+        let served = Served::start(serve.iter().chain(how));
+        changed(name, &folder.password, &new).succeeds();
+        changed(name, &new, &folder.password).succeeds();
+        // Under its other name it stays locked.
+        changed(&volume, &folder.password, &new).fails(9, &[]);
+        if how.is_empty() {
+            let len = fs::metadata(&volume).expect("a file").len() + (1 << 20);
+            fs::OpenOptions::new().write(true).open(&volume).and_then(|file| file.set_len(len)).expect("grown");
+            tools::run(Command::new("losetup").arg("-c").arg(device.path()));
+            run(["resize", name]).succeeds();
+            assert_eq!(listed_size(name), served.size + (1 << 20));
+        }
+        served.stop().succeeds();
+    }
+    assert_eq!([opens(name, &folder.password), opens(name, &new)], [0, 2]);
 }
 
 #[test]

@@ -12,20 +12,22 @@ use claviger_testkit::certificates::Authority;
 use claviger_testkit::tools::{self, program};
 
 /// nbdkit over a file in a folder.
-struct Server {
+pub struct Server {
     child: Child,
-    uri: String,
+    pub uri: String,
 }
 
 impl Server {
-    fn start(folder: &Folder, more: &[&str]) -> Option<Self> {
+    pub fn start(folder: &Folder, more: &[&str]) -> Option<Self> {
         let nbdkit = program("nbdkit")?;
         let (image, socket) = (folder.path("image"), folder.path("nbd"));
         if !image.exists() {
             fs::File::create(&image).and_then(|file| file.set_len(8 << 20)).expect("a file");
         }
         let mut command = Command::new(nbdkit);
-        command.args(["-f", "-U"]).arg(&socket).args(more).arg("file").arg(format!("file={}", image.display()));
+        let (options, parameters): (Vec<&str>, Vec<_>) = more.iter().partition(|word| word.starts_with('-'));
+        command.args(["-f", "-U"]).arg(&socket).args(options).arg("file");
+        command.arg(format!("file={}", image.display())).args(parameters);
         let child = command.stdin(Stdio::null()).spawn().expect("it starts");
         wait_until("nbdkit listens", || socket.exists());
         Some(Self { child, uri: format!("nbd+unix:///?socket={}", socket.display()) })
@@ -167,7 +169,10 @@ fn helpers_and_keys_in_another_process() {
     run(["cat", "--password-file", pw, "s3:bucket"]).fails(1, &["s3:{bucket}/{key}"]);
     // The helper's lock keeps the other writer out.
     let served = Served::start(["--password-file", pw, "--socket", &folder.str("s"), &place]);
-    run(["keyslot", "remove", "--slot", "0", "--yes", "--password-file", pw, &place]).fails(6, &["lock"]);
+    run(["serve", "--run", "true", "--password-file", pw, &place]).fails(6, &["lock"]);
+    // But changes of the header go through the first.
+    run(["header", "set", "--label", "in use", &place]).succeeds();
+    run(["resize", &place]).fails(6, &["keeps its size while it is in use"]);
     served.stop().succeeds();
 }
 
@@ -210,6 +215,61 @@ fn nothing_is_written_where_somebody_came_while_the_helper_was_away() {
     assert!(done.code != 0 && done.err.contains("another client may write there now"), "{done:?}");
     let image = fs::read(folder.path("image")).expect("a file");
     assert!(image[..4096] == [1; 4096] && image[4096..8192] == [2; 4096] && image[8192..12288] == [0; 4096]);
+}
+
+/// A helper shows the size that the image had when it began. Scripts stand in for Ceph's programs.
+#[test]
+fn an_image_that_grows_is_noticed_by_another_helper() {
+    let (Some(qemu_nbd), Some(_)) = (program("qemu-nbd"), program("qemu-io")) else { return };
+    let (folder, pw) = (Folder::new(), Folder::new());
+    let (image, new) = (folder.luks2("image"), folder.str("new"));
+    fs::write(&new, "another one, long enough").expect("a password file");
+    // Like the driver for rbd: no lock, and the size of its beginning.
+    let options = format!("driver=raw,file.driver=file,file.locking=off,file.filename={image}");
+    let serve = format!("--persistent --shared=8 --image-opts {options}");
+    let begin = format!("[ \"$1\" = --read-only ] && only=--read-only\nexec {} $only {serve}", qemu_nbd.display());
+    for (name, script) in
+        [("qemu-nbd", begin), ("rbd", r#"echo '{"watchers":[{"address":"10.0.0.1:0/1"}]}'"#.to_owned())]
+    {
+        fs::write(pw.path(name), format!("#!/bin/sh\n{script}\n")).expect("written");
+        fs::set_permissions(pw.path(name), fs::Permissions::from_mode(0o755)).expect("executable");
+    }
+    let path = format!("{}:{}", pw.str(""), std::env::var("PATH").unwrap_or_default());
+    let command = |words: &[&str]| {
+        let mut command = claviger();
+        command.args(words).env("PATH", &path).stdin(Stdio::null());
+        command
+    };
+    let name = "rbd:pool/image";
+    let socket = folder.str("s");
+    let served =
+        Served::of(command(&["serve", "--json", "--password-file", &folder.password, "--socket", &socket, name]));
+    let does = |what: &str| {
+        let (good, out) = qemu_io(&served.uri, what).expect("as before");
+        assert!(good, "{what}: {out}");
+    };
+    does(&format!("write -P 0x5a 0 {}", served.size));
+    let none = done(command(&["resize", name]).output().expect("it starts"));
+    assert!(none.succeeds().text().contains("for files"), "it has its size already");
+    let file = fs::OpenOptions::new().write(true).open(&image).expect("a file");
+    file.set_len(fs::metadata(&image).expect("a file").len() + (3 << 20)).expect("grown");
+    done(command(&["resize", name]).output().expect("it starts")).succeeds();
+    does(&format!("write -P 7 {} 3M", served.size));
+    does(&format!("read -P 0x5a 0 {}", served.size));
+    // The header is changed through the process that serves the volume: only that may write to the image.
+    let change =
+        ["keyslot", "change", "--password-file", &folder.password, "--new-password-file", &new, "--kdf", "pbkdf2"];
+    let change = change.into_iter().chain(["--iterations", "1000", name]).collect::<Vec<_>>();
+    done(command(&change).output().expect("it starts")).succeeds();
+    does(&format!("read -P 7 {} 3M", served.size));
+    let before = served.size;
+    served.stop().succeeds();
+    run(["keyslot", "test", "--password-file", &folder.password, &image]).fails(2, &[]);
+    let again = Served::start(["--password-file", &new, "--socket", &socket, &image]);
+    assert_eq!(again.size, before + (3 << 20));
+    let (good, out) = qemu_io(&again.uri, &format!("read -P 7 {before} 3M")).expect("as before");
+    assert!(good, "{out}");
+    again.stop().succeeds();
 }
 
 #[test]

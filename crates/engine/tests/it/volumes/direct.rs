@@ -192,7 +192,7 @@ fn who_opened_it_for_reading_writes_nothing_and_leaves_its_times() {
 #[test]
 fn a_lent_file_has_two_writers_in_one_page() {
     let Some((file, store)) = direct(&[0; 64 << 10]) else { return };
-    let (descriptor, lent) = store.lend().expect("a descriptor");
+    let (descriptor, _, lent) = store.lend().expect("a descriptor");
     thread::scope(|scope| {
         let borrower = scope.spawn(|| {
             (0..500).for_each(|round| descriptor.write_all_at(&[round as u8; BLOCK], 0).expect("written"));

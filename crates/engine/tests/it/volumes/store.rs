@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::AtomicBool;
 
-use claviger_engine::store::{Access, CountedStore, FileStore, Growth, Handover, InUseConversion, Lender, Loan};
+use claviger_engine::store::{Access, CountedStore, FileStore, Handover, InUseConversion, InUseResizing, Lender, Loan};
 use claviger_engine::{ErrorKind, Store};
 use claviger_testkit::mounts::LoopDevice;
 use claviger_testkit::tools;
@@ -173,7 +173,7 @@ fn a_file_behind_a_loop_device_is_not_stretched_either() {
 struct Nobody;
 
 impl Lender for Nobody {
-    fn grow(&self, _growth: &Growth) -> std::io::Result<()> {
+    fn resize(&self, _resizing: &InUseResizing) -> std::io::Result<()> {
         Ok(())
     }
     fn may_convert(&self, _request: &InUseConversion, _with: &Handover<'_>) -> claviger_engine::Result<()> {
@@ -191,7 +191,7 @@ impl Lender for Nobody {
 }
 
 fn borrowed(path: &Path, access: Access, file: fs::File) -> claviger_engine::Result<FileStore> {
-    FileStore::borrow(path, access, Loan { file, lender: Box::new(Nobody) })
+    FileStore::borrow(path, access, Loan { file, behind: None, lender: Box::new(Nobody) })
 }
 
 /// Closing it must not release the lock of the process that handed it over.
@@ -214,7 +214,7 @@ fn a_lent_file_stays_locked_until_both_have_closed_it() {
     let open = |access| FileStore::open(file.path(), access);
     for leaves in [false, true] {
         let lender = open(Access::ReadWrite).expect("nobody has it");
-        let (descriptor, lent) = lender.lend().expect("a descriptor");
+        let (descriptor, _, lent) = lender.lend().expect("a descriptor");
         let borrower = borrowed(file.path(), Access::ReadWrite, descriptor).expect("it is lent");
         borrower.write_clobbering(0, &mut [6; 4096]).expect("both may write");
         lender.write_clobbering(4096, &mut [7; 4096]).expect("both may write");
@@ -244,14 +244,14 @@ fn a_file_lent_by_a_reader_is_locked_for_writing_meanwhile() {
     let open = |access| FileStore::open(file.path(), access);
     let lender = open(Access::ReadOnly).expect("nobody has it");
     let another = open(Access::ReadOnly).expect("readers share");
-    let (descriptor, lent) = lender.lend().expect("a descriptor");
+    let (descriptor, _, lent) = lender.lend().expect("a descriptor");
     in_use(borrowed(file.path(), Access::ReadWrite, descriptor));
     drop(lent);
     in_use(open(Access::ReadWrite));
     drop(another);
     in_use(open(Access::ReadWrite));
 
-    let (descriptor, lent) = lender.lend().expect("a descriptor");
+    let (descriptor, _, lent) = lender.lend().expect("a descriptor");
     let borrower = borrowed(file.path(), Access::ReadWrite, descriptor).expect("nobody else reads");
     in_use(open(Access::ReadOnly));
     borrower.write_clobbering(0, &mut [6; 4096]).expect("opened for writing");
@@ -270,16 +270,18 @@ fn a_lent_file_that_backs_a_loop_device_is_not_written() {
     let Some(device) = LoopDevice::new(file.path(), &[]) else { return };
     let open = |path: &Path| FileStore::open(path, Access::ReadOnly).expect("readers share");
     let lender = open(file.path());
-    let (descriptor, _lent) = lender.lend().expect("a descriptor");
+    let (descriptor, _, _lent) = lender.lend().expect("a descriptor");
     let refused = in_use(borrowed(file.path(), Access::ReadWrite, descriptor));
     assert!(refused.contains("attached to /dev/loop"), "{refused}");
-    assert!(open(device.path()).lend().is_err(), "the file behind it is locked, too");
+    let device = open(device.path());
+    let (_, behind, _lent) = device.lend().expect("a descriptor");
+    assert!(behind.is_some(), "the file behind it is locked, too");
 }
 
 #[test]
 fn a_lent_file_that_is_not_the_one_at_the_path_is_refused() {
     let [file, another] = [(); 2].map(|()| tempfile::NamedTempFile::new().expect("a file"));
     let lender = FileStore::open(file.path(), Access::ReadWrite).expect("nobody has it");
-    let (descriptor, _lent) = lender.lend().expect("a descriptor");
+    let (descriptor, _, _lent) = lender.lend().expect("a descriptor");
     in_use(borrowed(another.path(), Access::ReadWrite, descriptor));
 }

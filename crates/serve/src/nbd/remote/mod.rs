@@ -11,7 +11,7 @@ mod unflushed;
 
 use std::io;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -79,6 +79,17 @@ pub(crate) trait Reach: Send + Sync {
         Ok(())
     }
 
+    /// Another way to reach the same export, if this one shows the size that it had at first.
+    ///
+    /// # Errors
+    /// `Unsupported` if the export keeps its size while it is in use.
+    fn anew(&self) -> io::Result<Option<Box<dyn Reach>>> {
+        Ok(None)
+    }
+
+    /// Ends what shows the size that the export had at first. The next connection begins anew.
+    fn renew(&self) {}
+
     /// Tells that the connection's helper may end at once without losing writes.
     fn give_up(&self) {}
 
@@ -107,7 +118,8 @@ pub struct Remote {
     service: Option<String>,
     export: String,
     options: RemoteOptions,
-    len: u64,
+    /// In bytes. It never decreases.
+    len: AtomicU64,
     flags: u16,
     /// Requests must be multiples of this many bytes.
     smallest: u64,
@@ -161,7 +173,7 @@ impl Remote {
             service,
             export: export.to_owned(),
             options,
-            len: agreed.len,
+            len: agreed.len.into(),
             flags: agreed.flags,
             smallest: agreed.smallest.into(),
             largest: agreed.largest.into(),
@@ -252,7 +264,7 @@ impl Remote {
     fn connect(&self, within: Duration) -> io::Result<Line> {
         let line = dial(&*self.server, &self.export, self.options, self.cancel(), within)?;
         let agreed = line.agreed;
-        let same = agreed.len >= self.len
+        let same = agreed.len >= self.len()
             && u64::from(agreed.smallest) == self.smallest
             && u64::from(agreed.largest) >= self.largest
             && !(self.writable && agreed.has(export::READ_ONLY));
@@ -265,10 +277,13 @@ impl Remote {
         // After a restart of the server, another client may have connected and written in the meantime.
         match if self.writable { self.check_only_writer() } else { Ok(()) } {
             Err(e) if matches!(e.kind, ErrorKind::InUse { .. }) => {
-                Err(io::Error::new(io::ErrorKind::ResourceBusy, format!("another client may write there now: {e}")))
+                let why = format!("another client may write there now: {e}");
+                return Err(io::Error::new(io::ErrorKind::ResourceBusy, why));
             }
-            checked => checked.map(|()| line).map_err(io::Error::other),
+            checked => checked.map_err(io::Error::other)?,
         }
+        self.len.fetch_max(agreed.len, Ordering::AcqRel);
+        Ok(line)
     }
 
     /// Replaces a lost connection, and repeats the writes that the server may have lost.
@@ -439,7 +454,7 @@ impl Remote {
         reads: u64,
         ask: impl Fn(&Arc<Line>, Range<u64>) -> io::Result<Part>,
     ) -> io::Result<()> {
-        let mut wanted = ahead.wanted(self.len);
+        let mut wanted = ahead.wanted(self.len());
         while wanted.start < wanted.end {
             let read = wanted.start..wanted.end.min(wanted.start + reads);
             wanted.start = read.end;
@@ -507,14 +522,14 @@ impl Remote {
     }
 
     fn inside(&self, offset: u64, len: usize) -> io::Result<Range<u64>> {
-        check_range(offset, len, self.len)?;
+        check_range(offset, len, self.len())?;
         Ok(offset..offset + len as u64)
     }
 }
 
 impl Store for Remote {
     fn len(&self) -> u64 {
-        self.len
+        self.len.load(Ordering::Acquire)
     }
 
     fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
@@ -595,6 +610,27 @@ impl Store for Remote {
 
     fn still_whole(&self) -> io::Result<()> {
         self.line().map(drop)
+    }
+
+    /// If the export has grown, connects again: servers keep the size that they told a connection.
+    fn measure(&self) -> io::Result<()> {
+        let anew = self.server.anew()?;
+        let server = anew.as_deref().unwrap_or(&*self.server);
+        let line = dial(server, &self.export, self.options, self.cancel(), HANDSHAKE).map_err(|e| self.by(e))?;
+        let present = line.agreed.len;
+        line.close();
+        drop((line, anew));
+        if present <= self.len() {
+            return Ok(());
+        }
+        if self.options.reconnect.is_zero() {
+            let why = "the remote store has grown, but connecting to it again was switched off";
+            return Err(io::Error::new(io::ErrorKind::Unsupported, why));
+        }
+        self.flush()?;
+        let line = self.line()?;
+        self.server.renew();
+        self.mend(&line, &io::Error::new(io::ErrorKind::ConnectionReset, "the remote store has grown"))
     }
 
     fn sector_size(&self) -> u64 {

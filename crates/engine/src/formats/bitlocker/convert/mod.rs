@@ -36,7 +36,7 @@ use crate::formats::takes::{self, Parameter, Purpose, check_opening};
 use crate::formats::{Format, VolumeInUse};
 use crate::random;
 use crate::spec::Spec;
-use crate::store::{FileStore, Handover, InUseConversion, Lender, SMALLEST_SECTOR, Store};
+use crate::store::{Handover, InUseConversion, Lender, SMALLEST_SECTOR, Store};
 use crate::volume::{ConversionKind, Volume};
 use log::{Log, Record, block_room};
 
@@ -53,7 +53,7 @@ impl InPlaceConverter for BitLocker {
     ) -> Result<Box<dyn InPlaceConversion + 'a>> {
         let mut converting = wiped(NAME, Converting::new(attached(stores)?, with, towards, request.zone))?;
         converting.rate = request.rate;
-        if let Some(lender) = stores.data.file().and_then(FileStore::lender) {
+        if let Some(lender) = stores.data.lender() {
             converting.lent_by(lender)?;
         }
         if towards.is_some() {
@@ -85,7 +85,7 @@ impl InPlaceConverter for BitLocker {
         request: &ReencryptionRequest<'_>,
     ) -> Result<()> {
         takes::check(NAME, &self.takes(), Purpose::Creating, &spec.parameters())?;
-        if stores.data.file().is_some_and(FileStore::is_borrowed) {
+        if stores.data.lender().is_some() {
             let what = "encrypting a file system while it is in use".to_owned();
             return Err(Error::unsupported(what).hint("Nothing was changed. Unmount it first."));
         }

@@ -19,7 +19,7 @@ use crate::formats::luks2::Luks2;
 use crate::formats::luks2::metadata::{MetadataSegment, Size};
 use crate::formats::luks2::read::{ReadHeader, read};
 use crate::spec::Spec;
-use crate::store::{FileStore, Handover, InUseConversion, Lender, Store};
+use crate::store::{Handover, InUseConversion, Lender, Store};
 use crate::volume::ConversionKind;
 
 /// The size of the store of a new detached header, in bytes: cryptsetup's default.
@@ -136,7 +136,7 @@ fn must_be_possible_in_use(
 
 /// The process that lends the data, if the volume is in use.
 fn lender<'a>(stores: &HeaderAndData<'a>) -> Option<&'a dyn Lender> {
-    stores.data.file().and_then(FileStore::lender)
+    stores.data.lender()
 }
 
 /// What the lender is asked for.
