@@ -13,7 +13,7 @@ mod simple;
 pub mod xts;
 
 pub use adiantum::Adiantum;
-pub use aead::AuthenticatedCipher;
+pub use aead::{AuthenticatedCipher, MessageCipher};
 pub use cascade::Cascade;
 pub use cbc::{Cbc, TrueCryptCbc};
 pub use ecryptfs::EcryptfsCbc;
