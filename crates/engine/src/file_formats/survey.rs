@@ -141,6 +141,9 @@ impl Walk<'_> {
             }
         }
         above.pop();
+        if let Some(upper) = self.upper {
+            upper.forget_names(folder);
+        }
         Ok(())
     }
 

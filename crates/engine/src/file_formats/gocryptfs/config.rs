@@ -254,8 +254,13 @@ impl Config {
     /// The key that the passphrase gives.
     fn key_of(&self, passphrase: &Secret, with: &Unlock<'_>) -> Result<Secret> {
         self.cost.check().map_err(scrypt_error)?;
-        with.ask(microseconds(self.cost))?;
         let available = crate::memory::available().min(with.memory.unwrap_or(u64::MAX));
+        let needed = self.cost.memory().unwrap_or(u64::MAX);
+        if needed > available {
+            // Nobody needs to allow the time first.
+            return Err(scrypt_error(ScryptError::TooLittleMemory { needed, available }));
+        }
+        with.ask(microseconds(self.cost))?;
         let mut key = Secret::zeroed(KEY);
         let go_on = || !with.cancelled();
         self.cost.derive(passphrase, &self.salt, available, &go_on, &mut key).map_err(scrypt_error)?;

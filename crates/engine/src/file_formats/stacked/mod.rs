@@ -582,7 +582,10 @@ impl Tree for Stacked {
             }
             Contents::Sealed(file) => {
                 let len = file.size().saturating_sub(offset).min(out.len() as u64) as usize;
-                file.read_at(offset, &mut out[..len]).map(|()| len)
+                if len > 0 {
+                    file.read_at(offset, &mut out[..len])?;
+                }
+                Ok(len)
             }
         })?;
         self.counters.read(read);

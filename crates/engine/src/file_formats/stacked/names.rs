@@ -4,6 +4,7 @@
 //! under another name, and then its name; one that is removed loses its name first. So a program killed at any moment leaves a node
 //! with its old or its new name, and at most a file or an empty folder without a use, which listings report.
 
+use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -107,6 +108,11 @@ impl Stacked {
         Ok(iv)
     }
 
+    /// Forgets what the names in a folder depend on, for callers that give its node back to the tree below.
+    pub(crate) fn forget_names(&self, folder: Node) {
+        self.names.forget(folder);
+    }
+
     /// The stored form of a name in a folder.
     fn stored_name(&self, folder: Node, name: &OsStr) -> io::Result<Stored> {
         if !is_name(name) {
@@ -154,9 +160,9 @@ impl Stacked {
         let (whole, iv) = match self.keys.role(stored, self.of(folder).is_root()) {
             NameRole::Own => return Ok(Shown::Hidden),
             NameRole::WholeNameOf(short) => return self.shown_whole(folder, &short),
-            NameRole::Name => (stored.to_owned(), self.name_iv(folder)),
+            NameRole::Name => (Cow::Borrowed(stored), self.name_iv(folder)),
             NameRole::Shortened { whole_in } => match self.whole_name(folder, stored, &whole_in)? {
-                Ok(whole) => (whole, self.name_iv(folder)),
+                Ok(whole) => (Cow::Owned(whole), self.name_iv(folder)),
                 Err(why) => return Ok(Shown::Without(why)),
             },
         };
