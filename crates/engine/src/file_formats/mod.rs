@@ -49,6 +49,11 @@ pub trait FileFormat: Sync {
         true
     }
 
+    /// Whether an empty folder is one of the format. Otherwise it must be made one.
+    fn begins_empty(&self) -> bool {
+        true
+    }
+
     /// The credentials that open a folder, besides a passphrase.
     fn takes(&self) -> Takes;
 

@@ -35,21 +35,33 @@ impl Sealing {
     /// `Io` if the system has no random bytes.
     pub fn seal(&self, beside: &[u8], plain: &[u8]) -> io::Result<Vec<u8>> {
         let mut stored = vec![0; plain.len() + self.overhead()];
+        self.seal_in(beside, plain, &mut stored)?;
+        Ok(stored)
+    }
+
+    /// Like [`Sealing::seal`], in a buffer of that length. It holds the message for a moment: that of a key is a `Secret`.
+    pub(crate) fn seal_in(&self, beside: &[u8], plain: &[u8], stored: &mut [u8]) -> io::Result<()> {
         let mut nonce = vec![0; self.cipher.nonce_size()];
         random::fill(&mut nonce)?;
-        self.seal_into(&nonce, beside, plain, &mut stored);
+        self.seal_into(&nonce, beside, plain, stored);
         wipe_after_sectors();
-        Ok(stored)
+        Ok(())
     }
 
     /// The message in its stored form; `None` if the tag is wrong: another key, or something was changed.
     pub fn open(&self, beside: &[u8], stored: &[u8]) -> Option<Vec<u8>> {
         let mut plain = vec![0; stored.len().checked_sub(self.overhead())?];
-        let right = self.open_into(beside, stored, &mut plain);
-        wipe_after_sectors();
-        right.then_some(plain)
+        self.open_in(beside, stored, &mut plain).then_some(plain)
     }
 
+    /// Like [`Sealing::open`], into a buffer of the message's length. If this returns false, it is zero.
+    pub(crate) fn open_in(&self, beside: &[u8], stored: &[u8], plain: &mut [u8]) -> bool {
+        let right = self.open_into(beside, stored, plain);
+        wipe_after_sectors();
+        right
+    }
+
+    /// [`Sealing::seal_in`] with this nonce, and without wiping.
     fn seal_into(&self, nonce: &[u8], beside: &[u8], plain: &[u8], stored: &mut [u8]) {
         let (nonce_place, rest) = stored.split_at_mut(nonce.len());
         nonce_place.copy_from_slice(nonce);
@@ -64,7 +76,7 @@ impl Sealing {
         self.cipher.seal(nonce, beside, sealed, tag);
     }
 
-    /// Returns false, and leaves `plain` zero, if the tag is wrong.
+    /// [`Sealing::open_in`] without wiping: a caller with many blocks does that once.
     fn open_into(&self, beside: &[u8], stored: &[u8], plain: &mut [u8]) -> bool {
         let (nonce, rest) = stored.split_at(self.cipher.nonce_size());
         let (sealed, tag) = match self.tag_first {

@@ -219,8 +219,9 @@ impl Config {
     /// `WrongCredential`, `TooLittleMemory`, `Cancelled`, `Malformed`; those of [`Unlock::may_take`].
     pub fn master_key(&self, passphrase: &Secret, with: &Unlock<'_>) -> Result<Secret> {
         let sealing = self.sealing(&self.key_of(passphrase, with)?, with.acceleration);
-        let key = sealing.open(&[0; 8], &self.sealed_key).map(Secret::from_vec);
-        key.ok_or_else(|| {
+        let mut key = Secret::zeroed(KEY);
+        let opened = sealing.open_in(&[0; 8], &self.sealed_key, &mut key);
+        opened.then_some(key).ok_or_else(|| {
             let what = "the passphrase does not open the master key in gocryptfs.conf";
             Error::new(ErrorKind::WrongCredential(what.into()))
                 .hint("After a change of the passphrase, an older gocryptfs.conf opens with the old one.")
@@ -235,12 +236,14 @@ impl Config {
         self.cost = cost(log_n)?;
         self.salt = vec![0; SALT];
         random::fill(&mut self.salt)?;
-        let sealed = self.sealing(&self.key_of(passphrase, with)?, with.acceleration).seal(&[0; 8], key)?;
+        let sealing = self.sealing(&self.key_of(passphrase, with)?, with.acceleration);
+        let mut sealed = Secret::zeroed(key.len() + sealing.overhead());
+        sealing.seal_in(&[0; 8], key, &mut sealed)?;
         let Params { n, r, p } = self.cost;
         let scrypt = ScryptFields { salt: STANDARD.encode(&self.salt), n, r, p, key_len: KEY as u64 };
         let scrypt = serde_json::to_value(scrypt).map_err(std::io::Error::from)?;
         self.file.insert("ScryptObject".into(), scrypt);
-        self.file.insert("EncryptedKey".into(), STANDARD.encode(sealed).into());
+        self.file.insert("EncryptedKey".into(), STANDARD.encode(&*sealed).into());
         let mut bytes = serde_json::to_vec_pretty(&self.file).map_err(std::io::Error::from)?;
         bytes.push(b'\n');
         Ok(bytes)

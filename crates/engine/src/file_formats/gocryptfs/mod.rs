@@ -42,6 +42,10 @@ impl FileFormat for Gocryptfs {
         "gocryptfs"
     }
 
+    fn begins_empty(&self) -> bool {
+        false
+    }
+
     fn takes(&self) -> Takes {
         Takes { creating: &[], opening: &[Parameter::VolumeKey] }
     }
