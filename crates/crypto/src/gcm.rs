@@ -1,7 +1,7 @@
 //! AES-GCM (NIST SP 800-38D) over whole messages, as JWEs are sealed (RFC 7518, 5.3): nonces of 12 bytes, tags of 16.
 
 use crate::ciphers::{Acceleration, aes};
-use crate::modes::aead::{Gcm, OneByOne};
+use crate::modes::aead::{Gcm, MessageCipher};
 use crate::secret::{Secret, wipe_stack};
 
 /// Bytes of a nonce.

@@ -28,7 +28,7 @@ use digest::{Digest, FixedOutput, HashMarker, Output, OutputSizeUser, Update};
 use hmac::Hmac;
 
 use crate::kdf::{Blake2sHmac, CachedHmac, Prf, pbkdf2_block};
-use crate::secret::wipe_stack;
+use crate::secret::{Secret, wipe_stack};
 
 /// A hash for the table, several of which can be computed in the lanes of a vector.
 macro_rules! side_by_side {
@@ -414,6 +414,22 @@ impl Hash {
         (self.hmac)(key, parts, out);
     }
 
+    /// HKDF with HMAC of this hash (RFC 5869), filling `out`. An empty salt is the same as none.
+    ///
+    /// # Panics
+    /// If `out` is longer than 255 digests.
+    pub fn hkdf(&self, key: &[u8], salt: &[u8], info: &[u8], out: &mut [u8]) {
+        assert!(out.len() <= 255 * self.size, "HKDF derives no {} bytes", out.len());
+        let (mut extracted, mut block) = (Secret::zeroed(self.size), Secret::zeroed(self.size));
+        self.hmac(salt, &[key], &mut extracted);
+        for (i, part) in out.chunks_mut(self.size).enumerate() {
+            let before = if i == 0 { Secret::zeroed(0) } else { Secret::copy_from(&block) };
+            self.hmac(&extracted, &[&before, info, &[i as u8 + 1]], &mut block);
+            part.copy_from_slice(&block[..part.len()]);
+        }
+        wipe_stack();
+    }
+
     /// PBKDF2 with HMAC of this hash (RFC 8018, 5.2), filling `out`. `go_on` is asked every few iterations whether to
     /// continue; if it says no, this returns false and `out` is incomplete.
     pub fn pbkdf2(
@@ -481,6 +497,30 @@ impl Hash {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// RFC 5869, A.1 to A.3.
+    #[test]
+    fn hkdf_derives_what_the_rfc_says() {
+        let count = |from: u8, to: u8| (from..=to).collect::<Vec<_>>();
+        let derived = |key: &[u8], salt: &[u8], info: &[u8], len| {
+            let mut out = vec![0; len];
+            SHA256.hkdf(key, salt, info, &mut out);
+            out.iter().map(|byte| format!("{byte:02x}")).collect::<String>()
+        };
+        assert_eq!(
+            derived(&[0x0b; 22], &count(0, 0x0c), &count(0xf0, 0xf9), 42),
+            "3cb25f25faacd57a90434f64d0362f2a2d2d0a90cf1a5a4c5db02d56ecc4c5bf34007208d5b887185865"
+        );
+        assert_eq!(
+            derived(&count(0, 0x4f), &count(0x60, 0xaf), &count(0xb0, 0xff), 82),
+            "b11e398dc80327a1c8e7f78c596a49344f012eda2d4efad8a050cc4c19afa97c59045a99cac7827271cb41c65e590e09\
+             da3275600c2f09b8367793a9aca3db71cc30c58179ec3e87c14c01d5c1f3434f1d87"
+        );
+        assert_eq!(
+            derived(&[0x0b; 22], b"", b"", 42),
+            "8da4e775a563c18f715f802a063c5a31b8a11f5c5ee1879ec3454e5f3c738d2d9d201395faa4b61a96c8"
+        );
+    }
 
     /// FIPS 180-4's padding of "abc" in one block gives the digest of "abc".
     #[test]

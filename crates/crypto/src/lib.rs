@@ -14,8 +14,8 @@
 //! * [`modes`] builds one from block ciphers: XTS, also with cascades, CBC, LRW, Adiantum; [`modes::aead`] adds a tag to each sector.
 //! * [`ciphers`] are block ciphers in one table, [`CIPHERS`], each with several kernels. The fastest one that this processor can
 //!   run, and whose timing reveals no secret, comes first.
-//! * [`hash`] has the hash functions and PBKDF2, [`argon2`] Argon2i and Argon2id, [`afsplit`] the anti-forensic splitter of LUKS,
-//!   [`stretch`] the key stretch of BitLocker. [`ccm`] seals keys, as BitLocker does, [`gcm`] as JWEs do.
+//! * [`hash`] has the hash functions, PBKDF2 and HKDF, [`argon2`] Argon2i and Argon2id, [`scrypt`](mod@scrypt) scrypt, [`afsplit`] the
+//!   anti-forensic splitter of LUKS, [`stretch`] the key stretch of BitLocker. [`ccm`] seals keys, as BitLocker does, [`gcm`] as JWEs do.
 //! * [`password_strength`] estimates how long a search for a new password would take, with the key derivation that it gets.
 //! * [`secret`] holds keys in memory that is locked, left out of core dumps and wiped. [`pool`] shares work out over threads.
 //!
@@ -72,6 +72,7 @@ pub mod password_strength;
 pub mod pool;
 mod registers;
 pub mod rsa;
+pub mod scrypt;
 pub mod secret;
 pub mod shares;
 pub mod stretch;

@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::sync::Arc;
 
-use super::{FileFormat, FileKeys, FileKind, StoredFile};
+use super::{FileFormat, FileKeys, FileKind, NameIv, StoredFile};
 use crate::credential::{Credential, Unlock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::parameters::Takes;
@@ -62,11 +62,11 @@ impl FileKeys for Nothing {
         Err(Error::misuse("an unencrypted file has no header").into())
     }
 
-    fn plain_name(&self, stored: &OsStr) -> io::Result<Option<OsString>> {
+    fn plain_name(&self, stored: &OsStr, _iv: &NameIv) -> io::Result<Option<OsString>> {
         Ok(Some(stored.to_owned()))
     }
 
-    fn stored_name(&self, plain: &OsStr) -> io::Result<OsString> {
+    fn stored_name(&self, plain: &OsStr, _iv: &NameIv) -> io::Result<OsString> {
         Ok(plain.to_owned())
     }
 }

@@ -6,6 +6,7 @@
 mod clear;
 pub mod ecryptfs;
 pub mod efs;
+pub mod gocryptfs;
 mod salvage;
 mod stacked;
 mod survey;
@@ -19,6 +20,7 @@ use claviger_crypto::Secret;
 pub use clear::CLEAR;
 pub use ecryptfs::ECRYPTFS;
 pub use efs::EFS;
+pub use gocryptfs::GOCRYPTFS;
 pub use salvage::Salvage;
 use serde::{Serialize, Serializer};
 pub use stacked::Stacked;
@@ -30,12 +32,12 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::key_process::folder::{FolderKeyProcess, FolderKeys, KeylessFolder};
 use crate::parameters::{Purpose, Takes};
 use crate::password_strength::GuessWork;
-use crate::trees::{Node, NodeKind, Subtree, Tree, damaged};
+use crate::trees::{HeldNode, Node, NodeKind, Subtree, Tree, damaged};
 use crate::verdict::Verdict;
-use crate::volume::{Layout, Segment};
+use crate::volume::{Layout, SealedLayout, Segment};
 
 /// All supported formats.
-pub static FILE_FORMATS: &[&dyn FileFormat] = &[&CLEAR, &ECRYPTFS, &EFS];
+pub static FILE_FORMATS: &[&dyn FileFormat] = &[&CLEAR, &ECRYPTFS, &EFS, &GOCRYPTFS];
 
 /// A format that encrypts file by file.
 pub trait FileFormat: Sync {
@@ -44,6 +46,11 @@ pub trait FileFormat: Sync {
 
     /// Whether it encrypts at all. A folder of a format without encryption cannot be recognised.
     fn encrypts(&self) -> bool {
+        true
+    }
+
+    /// Whether an empty folder is one of the format. Otherwise it must be made one.
+    fn begins_empty(&self) -> bool {
         true
     }
 
@@ -130,6 +137,16 @@ pub trait FileFormat: Sync {
     /// Those of `each`.
     fn check_contents(&self, _of: StoredFile<'_>, _each: &mut dyn FnMut() -> Result<()>) -> Result<Option<String>> {
         Ok(None)
+    }
+
+    /// Whether a file of this name in the root, or in any other folder, is one of the format itself.
+    fn owns(&self, _name: &OsStr, _in_root: bool) -> bool {
+        false
+    }
+
+    /// Whether reading a file with the key verifies it.
+    fn verifies(&self) -> bool {
+        false
     }
 
     /// The facts about one file that need no credential.
@@ -231,11 +248,72 @@ impl FileFacts {
 #[derive(Clone, Copy)]
 pub struct StoredFile<'a> {
     /// The tree below.
-    pub tree: &'a dyn Tree,
+    pub tree: &'a (dyn Tree + 'static),
     /// The file: its extended attributes and streams hold what is stored beside its contents.
     pub file: Node,
     /// The node with the ciphertext: the file itself, or a stream of it.
     pub contents: Node,
+}
+
+/// A folder of the tree below.
+#[derive(Clone, Copy)]
+pub struct StoredFolder<'a> {
+    /// The tree below.
+    pub tree: &'a (dyn Tree + 'static),
+    /// The folder.
+    pub folder: Node,
+}
+
+impl StoredFolder<'_> {
+    /// Whether it is the root.
+    pub fn is_root(&self) -> bool {
+        self.folder == self.tree.root()
+    }
+
+    /// The contents of one of its files; `None` if it is not a file, or has more than `most` bytes.
+    ///
+    /// # Errors
+    /// Those of [`Tree::lookup`] and of [`Tree::read_at`].
+    pub fn read(&self, name: &OsStr, most: usize) -> io::Result<Option<Vec<u8>>> {
+        let file = HeldNode::lookup(self.tree, self.folder, name)?;
+        if self.tree.attributes(file.node())?.kind != NodeKind::File {
+            return Ok(None);
+        }
+        let mut bytes = vec![0; most + 1];
+        let len = self.tree.read_at(file.node(), 0, &mut bytes)?;
+        bytes.truncate(len);
+        Ok((len <= most).then_some(bytes))
+    }
+}
+
+/// What the names in a folder depend on besides the key: gocryptfs's directory IV. Zeros in formats without one.
+pub type NameIv = [u8; 16];
+
+/// The file that some formats keep in each folder, for its names.
+#[derive(Clone, Copy, Debug)]
+pub struct FolderFile {
+    /// Its name.
+    pub name: &'static str,
+    /// Its size in bytes. All of them are random.
+    pub len: usize,
+    /// How the names of folders begin that are not finished yet, or that are being removed. No name of the format does.
+    pub unfinished: &'static str,
+}
+
+/// What a name in the tree below stands for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NameRole {
+    /// A node that is shown under its decrypted name.
+    Name,
+    /// A file of the format itself, which is not shown.
+    Own,
+    /// A node whose whole stored name would be too long. The file of this name beside it holds the whole one.
+    Shortened {
+        /// The name of that file.
+        whole_in: OsString,
+    },
+    /// The file that holds the whole stored name of another node.
+    WholeNameOf(OsString),
 }
 
 /// The kind of a file, from its header.
@@ -245,6 +323,8 @@ pub enum FileKind {
     Clear,
     /// Encrypted.
     Encrypted(FileLayout),
+    /// Encrypted in blocks with a tag each. The stored size gives the size.
+    Sealed(SealedLayout),
     /// Its creation was interrupted before its header was complete. Nothing has been written to it. It is shown as empty, and the
     /// first write begins it again.
     Unfinished,
@@ -302,8 +382,14 @@ pub trait FileKeys: Send + Sync {
         Ok(match self.layout(of)? {
             FileKind::Clear => None,
             FileKind::Encrypted(layout) => Some(layout.size()),
+            FileKind::Sealed(layout) => Some(layout.size(of.tree.attributes(of.contents)?.size)),
             FileKind::Unfinished => Some(0),
         })
+    }
+
+    /// Whether a new file gets its header at once. Otherwise it gets it with its first byte, and loses it with its last.
+    fn begins_at_once(&self) -> bool {
+        true
     }
 
     /// Writes the header of a new, empty file.
@@ -312,17 +398,42 @@ pub trait FileKeys: Send + Sync {
     /// Those of the tree below.
     fn begin(&self, of: StoredFile<'_>) -> io::Result<FileKind>;
 
-    /// Records the plaintext size in the header. Called after bytes were added, or before they are removed.
+    /// Records the plaintext size in the header. Called after bytes were added, or before they are removed; never for a file of
+    /// sealed blocks.
     ///
     /// # Errors
     /// Those of the tree below. On an error the header is unchanged.
     fn set_size(&self, of: StoredFile<'_>, size: u64) -> io::Result<()>;
 
+    /// What the names in a folder depend on.
+    ///
+    /// # Errors
+    /// Those of the tree below; `InvalidData` if it is missing or damaged.
+    fn name_iv(&self, _of: StoredFolder<'_>) -> io::Result<NameIv> {
+        Ok(NameIv::default())
+    }
+
+    /// What a stored name in the root or in any other folder stands for.
+    fn role(&self, _stored: &OsStr, _in_root: bool) -> NameRole {
+        NameRole::Name
+    }
+
+    /// The name that replaces a stored name that would be too long; `None` if it is not too long. [`FileKeys::role`] says which file
+    /// beside it holds the whole one.
+    fn shortened(&self, _stored: &OsStr) -> Option<OsString> {
+        None
+    }
+
+    /// The file that each folder has.
+    fn folder_file(&self) -> Option<FolderFile> {
+        None
+    }
+
     /// The decrypted name. `None` if it is not a name of this format or of this key; such names are left out.
     ///
     /// # Errors
     /// `Io` if the key process has ended.
-    fn plain_name(&self, stored: &OsStr) -> io::Result<Option<OsString>>;
+    fn plain_name(&self, stored: &OsStr, iv: &NameIv) -> io::Result<Option<OsString>>;
 
     /// Why [`FileKeys::plain_name`] returned no name for `stored`.
     fn why_no_name(&self, _stored: &OsStr) -> Error {
@@ -334,11 +445,11 @@ pub trait FileKeys: Send + Sync {
         false
     }
 
-    /// The encrypted name, as stored.
+    /// The whole encrypted name, as stored.
     ///
     /// # Errors
     /// `InvalidFilename` (`ENAMETOOLONG`) if it would be too long.
-    fn stored_name(&self, plain: &OsStr) -> io::Result<OsString>;
+    fn stored_name(&self, plain: &OsStr, iv: &NameIv) -> io::Result<OsString>;
 
     /// The longest decrypted name, if the tree below allows names of up to `stored` bytes.
     fn longest_name(&self, stored: u32) -> u32 {
@@ -359,6 +470,35 @@ pub trait FileKeys: Send + Sync {
     /// `InvalidFilename` if it would be too long.
     fn stored_target(&self, plain: &OsStr) -> io::Result<OsString> {
         Ok(plain.to_owned())
+    }
+
+    /// The stored name of an extended attribute.
+    ///
+    /// # Errors
+    /// `InvalidFilename` if it would be too long.
+    fn stored_attribute(&self, plain: &OsStr) -> io::Result<OsString> {
+        Ok(plain.to_owned())
+    }
+
+    /// The decrypted name of an extended attribute; `None` for one that is not shown.
+    fn plain_attribute(&self, stored: OsString) -> Option<OsString> {
+        Some(stored)
+    }
+
+    /// Encrypts the value of an extended attribute.
+    ///
+    /// # Errors
+    /// `Io` if the system has no random bytes.
+    fn stored_value(&self, _plain_name: &OsStr, value: &[u8]) -> io::Result<Vec<u8>> {
+        Ok(value.to_vec())
+    }
+
+    /// Decrypts the value of an extended attribute.
+    ///
+    /// # Errors
+    /// `InvalidData` if it does not decrypt.
+    fn plain_value(&self, _plain_name: &OsStr, stored: Vec<u8>) -> io::Result<Vec<u8>> {
+        Ok(stored)
     }
 
     /// Whether this extended attribute belongs to the format, and so is hidden.

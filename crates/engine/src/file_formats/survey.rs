@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
+use super::stacked::Shown as ShownName;
 use super::{FileFacts, FileFormat, FileState, Stacked, StoredFile};
 use crate::error::{Error, ErrorKind, Result};
 use crate::trees::{Entry, HeldNode, Listing, Node, NodeKind, Tree};
@@ -122,11 +123,14 @@ impl Walk<'_> {
         for name in left_out {
             self.wrong(&path.join(&name.name), format!("It cannot be shown: {}.", name.why.kind));
         }
+        if let Some(Err(e)) = self.upper.map(|upper| upper.name_iv(folder)) {
+            self.wrong(path, format!("Its names cannot be read: {}.", Error::from(e).kind));
+        }
         above.push(folder);
         entries.sort_by(|a, b| a.name.cmp(&b.name));
         let mut names = HashSet::new();
         for entry in entries {
-            let shown = self.shown(&entry, path)?;
+            let Some(shown) = self.shown(folder, &entry, path)? else { continue };
             let path = path.join(&shown.name);
             if !names.insert(shown.name.clone()) {
                 self.wrong(&path, "Another name in this folder decrypts to the same name.");
@@ -137,6 +141,9 @@ impl Walk<'_> {
             }
         }
         above.pop();
+        if let Some(upper) = self.upper {
+            upper.forget_names(folder);
+        }
         Ok(())
     }
 
@@ -165,16 +172,20 @@ impl Walk<'_> {
         self.survey.problems.push(problem);
     }
 
-    /// The name to show for an entry of the folder at `path`.
-    fn shown(&mut self, entry: &Entry, path: &Path) -> std::io::Result<Shown> {
-        let Some(upper) = self.upper else { return Ok(Shown { name: entry.name.clone(), decrypted: false }) };
-        if let Some(name) = upper.plain_name(&entry.name)? {
-            return Ok(Shown { decrypted: upper.encrypts_names(), name });
+    /// The name to show for an entry of the folder at `path`; `None` for a file of the format itself.
+    fn shown(&mut self, folder: Node, entry: &Entry, path: &Path) -> std::io::Result<Option<Shown>> {
+        let own = self.format.owns(&entry.name, folder == self.lower.root());
+        let as_stored = Shown { name: entry.name.clone(), decrypted: false };
+        let Some(upper) = self.upper else { return Ok((!own).then_some(as_stored)) };
+        match upper.shown(folder, &entry.name)? {
+            ShownName::Name(name) => Ok(Some(Shown { decrypted: upper.encrypts_names(), name })),
+            ShownName::Hidden => Ok(None),
+            ShownName::Without(why) => {
+                self.survey.foreign_names += 1;
+                self.wrong(&path.join(&entry.name), format!("Its name cannot be read: {}.", why.kind));
+                Ok((!own).then_some(as_stored))
+            }
         }
-        self.survey.foreign_names += 1;
-        let why = upper.why_no_name(&entry.name);
-        self.wrong(&path.join(&entry.name), format!("Its name cannot be read: {}.", why.kind));
-        Ok(Shown { name: entry.name.clone(), decrypted: false })
     }
 
     fn file(&mut self, file: Node, path: PathBuf, shown: &Shown) -> Result<()> {
@@ -203,7 +214,10 @@ impl Walk<'_> {
             facts.problem = self.format.check_contents(of, &mut || (self.each)(survey)).map_err(|e| e.at(&path))?;
         }
         let needs_key = facts.problem.is_none();
-        let other_key = match self.upper.filter(|_| needs_key) {
+        if let Some(upper) = self.upper.filter(|_| needs_key && self.reads_contents && self.format.verifies()) {
+            facts.problem = verified(upper, file, &mut || (self.each)(survey)).map_err(|e| e.at(&path))?;
+        }
+        let other_key = match self.upper.filter(|_| facts.problem.is_none()) {
             Some(upper) => with_key(upper, file, shown, &mut facts),
             None => false,
         };
@@ -211,6 +225,20 @@ impl Walk<'_> {
             survey.problems.push(Problem { path, facts, other_key, needs_key });
         }
         (self.each)(&self.survey)
+    }
+}
+
+/// Reads all of a file, which verifies it. Returns what is wrong with the first part that cannot be read, in a whole sentence.
+fn verified(upper: &Stacked, file: Node, each: &mut dyn FnMut() -> Result<()>) -> Result<Option<String>> {
+    let mut buffer = vec![0; 1 << 20];
+    let mut at = 0;
+    loop {
+        match upper.read_at(file, at, &mut buffer) {
+            Ok(0) => return Ok(None),
+            Ok(read) => at += read as u64,
+            Err(e) => return Ok(Some(format!("Its contents cannot be read: {}.", Error::from(e).kind))),
+        }
+        each()?;
     }
 }
 

@@ -8,6 +8,7 @@ pub mod integrity;
 mod kernel;
 mod late;
 mod layout;
+mod sealed;
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -28,6 +29,8 @@ use flushing::Flushing;
 pub use kernel::{KernelCipher, MappedPart, Mapping};
 use late::Late;
 pub use layout::{Layout, Payload, Segment};
+pub(crate) use sealed::plain_size;
+pub use sealed::{SealedBlocks, SealedLayout, Sealing};
 
 /// Bytes read and then decrypted at a time, small enough for the L2 cache.
 const CHUNK: usize = 128 << 10;

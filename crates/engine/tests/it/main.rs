@@ -44,6 +44,12 @@ mod filesystems {
     pub mod read;
 }
 
+mod gocryptfs {
+    pub mod changes;
+    pub mod damaged;
+    pub mod folders;
+}
+
 mod luks {
     pub mod integrity;
     pub mod integrity_linux;

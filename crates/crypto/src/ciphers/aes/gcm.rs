@@ -563,7 +563,7 @@ impl Product for __m512i {
 mod tests {
     use super::super::AES;
     use super::*;
-    use crate::modes::aead::{BESIDE, Gcm, OneByOne};
+    use crate::modes::aead::{BESIDE, Gcm, MessageCipher};
     use claviger_testkit::random::Random;
 
     /// Every kernel agrees with the crates `aes` and `ghash`, used on one sector after the other.

@@ -14,7 +14,8 @@ use subtle::ConstantTimeEq;
 use zeroize::Zeroize;
 
 use super::sealer::{
-    Abreast, BATCH, BESIDE, Beside, MAX_IV, MAX_TAG, NUMBER, Numbering, OneByOne, Sealer, Sectors, TAG, Tag, Vector,
+    Abreast, BATCH, BESIDE, Beside, MAX_IV, MAX_TAG, MessageCipher, NUMBER, Numbering, Sealer, Sectors, TAG, Tag,
+    Vector,
 };
 use super::{AuthenticatedCipher, WrongTag, aegis};
 #[cfg(target_arch = "x86_64")]
@@ -57,24 +58,24 @@ impl<A: Abreast> Sealer for Together<A> {
     }
 }
 
-impl<S: OneByOne> Sealer for S {
+impl<S: MessageCipher> Sealer for S {
     fn iv_size(&self) -> usize {
-        OneByOne::iv_size(self)
+        self.nonce_size()
     }
 
     fn mac_size(&self) -> usize {
-        OneByOne::mac_size(self)
+        self.tag_size()
     }
 
     fn seal_all(&self, beside: &[Beside], size: usize, run: &mut [u8], macs: &mut [Tag]) {
-        let (iv, mac_size) = (NUMBER + OneByOne::iv_size(self), OneByOne::mac_size(self));
+        let (iv, mac_size) = (NUMBER + self.nonce_size(), self.tag_size());
         for ((sector, aad), mac) in run.chunks_mut(size).zip(beside).zip(macs) {
             self.seal(&aad[NUMBER..iv], &aad[..iv], sector, &mut mac[..mac_size]);
         }
     }
 
     fn open_all(&self, beside: &[Beside], size: usize, run: &mut [u8], macs: &[Tag]) -> Result<(), usize> {
-        let (iv, mac_size) = (NUMBER + OneByOne::iv_size(self), OneByOne::mac_size(self));
+        let (iv, mac_size) = (NUMBER + self.nonce_size(), self.tag_size());
         let mut sectors = run.chunks_mut(size).zip(beside).zip(macs).enumerate();
         sectors.try_for_each(|(i, ((sector, aad), mac))| {
             self.open(&aad[NUMBER..iv], &aad[..iv], sector, &mac[..mac_size]).then_some(()).ok_or(i)
@@ -316,15 +317,24 @@ where
     }
 }
 
-/// GCM (NIST SP 800-38D) with IVs of 12 bytes.
+/// GCM (NIST SP 800-38D).
 pub(crate) struct Gcm {
     cipher: Box<dyn BlockCipher>,
     hash: Resident<GHash>,
+    nonce_size: usize,
 }
 
+/// Bytes of a nonce that the first counter block contains as it is.
+const GCM_NONCE: usize = 12;
+
 impl Gcm {
-    /// Makes the mode from a cipher with blocks of 16 bytes.
+    /// Makes the mode from a cipher with blocks of 16 bytes. Nonces have 12 bytes.
     pub fn new(cipher: Box<dyn BlockCipher>) -> Self {
+        Self::with_nonces_of(GCM_NONCE, cipher)
+    }
+
+    /// Makes the mode from a cipher with blocks of 16 bytes. Nonces have `nonce_size` bytes.
+    pub fn with_nonces_of(nonce_size: usize, cipher: Box<dyn BlockCipher>) -> Self {
         let hash = Resident::build(|| {
             let mut h = ghash::Key::default();
             cipher.encrypt_blocks(&mut h);
@@ -332,17 +342,43 @@ impl Gcm {
             h.as_mut_slice().zeroize();
             hash
         });
-        Self { cipher, hash }
+        Self { cipher, hash, nonce_size }
     }
 
-    /// Encrypts or decrypts, which is the same.
-    fn xor(&self, iv: &[u8], sector: &mut [u8]) {
+    /// The counter block whose encryption masks the tag: J0 (7.1, step 2).
+    fn first_counter(&self, nonce: &[u8]) -> [u8; 16] {
+        assert_eq!(nonce.len(), self.nonce_size, "a nonce of another size");
+        let mut counter = [0; 16];
+        if nonce.len() == GCM_NONCE {
+            counter[..GCM_NONCE].copy_from_slice(nonce);
+            counter[GCM_NONCE..].copy_from_slice(&1u32.to_be_bytes());
+        } else {
+            counter.copy_from_slice(&self.hashed(&[], nonce));
+        }
+        counter
+    }
+
+    /// GHASH of two texts and their lengths.
+    fn hashed(&self, beside: &[u8], text: &[u8]) -> ghash::Block {
+        let mut hash = (*self.hash).clone();
+        hash.update_padded(beside);
+        hash.update_padded(text);
+        let mut lengths = ghash::Block::default();
+        lengths[..8].copy_from_slice(&(beside.len() as u64 * 8).to_be_bytes());
+        lengths[8..].copy_from_slice(&(text.len() as u64 * 8).to_be_bytes());
+        hash.update(&[lengths]);
+        hash.finalize()
+    }
+
+    /// Encrypts or decrypts, which is the same. `first` is the counter block of the tag.
+    fn xor(&self, first: &[u8; 16], message: &mut [u8]) {
+        let [.., a, b, c, d] = *first;
+        let number = u32::from_be_bytes([a, b, c, d]);
         let mut stream = [0; 512];
-        for (i, part) in sector.chunks_mut(stream.len()).enumerate() {
+        for (i, part) in message.chunks_mut(stream.len()).enumerate() {
             for (j, counter) in stream.chunks_exact_mut(16).enumerate() {
-                // Counter 1 is the tag's.
-                let number = (i * 32 + j) as u32 + 2;
-                counter[..12].copy_from_slice(iv);
+                let number = number.wrapping_add((i * 32 + j) as u32 + 1);
+                counter[..12].copy_from_slice(&first[..12]);
                 counter[12..].copy_from_slice(&number.to_be_bytes());
             }
             self.cipher.encrypt_blocks(&mut stream);
@@ -351,41 +387,34 @@ impl Gcm {
         stream.zeroize();
     }
 
-    fn tag(&self, iv: &[u8], aad: &[u8], sector: &[u8]) -> [u8; 16] {
-        let mut hash = (*self.hash).clone();
-        hash.update_padded(aad);
-        hash.update_padded(sector);
-        let mut lengths = ghash::Block::default();
-        lengths[..8].copy_from_slice(&(aad.len() as u64 * 8).to_be_bytes());
-        lengths[8..].copy_from_slice(&(sector.len() as u64 * 8).to_be_bytes());
-        hash.update(&[lengths]);
-        let mut tag = [0; 16];
-        tag[..12].copy_from_slice(iv);
-        tag[12..].copy_from_slice(&1u32.to_be_bytes());
+    fn tag(&self, first: &[u8; 16], beside: &[u8], message: &[u8]) -> [u8; TAG] {
+        let mut tag = *first;
         self.cipher.encrypt_blocks(&mut tag);
-        tag.iter_mut().zip(hash.finalize()).for_each(|(t, h)| *t ^= h);
+        tag.iter_mut().zip(self.hashed(beside, message)).for_each(|(t, h)| *t ^= h);
         tag
     }
 }
 
-impl OneByOne for Gcm {
-    fn iv_size(&self) -> usize {
-        12
+impl MessageCipher for Gcm {
+    fn nonce_size(&self) -> usize {
+        self.nonce_size
     }
 
-    fn mac_size(&self) -> usize {
-        16
+    fn tag_size(&self) -> usize {
+        TAG
     }
 
-    fn seal(&self, iv: &[u8], aad: &[u8], sector: &mut [u8], mac: &mut [u8]) {
-        self.xor(iv, sector);
-        mac.copy_from_slice(&self.tag(iv, aad, sector));
+    fn seal(&self, nonce: &[u8], beside: &[u8], message: &mut [u8], tag: &mut [u8]) {
+        let first = self.first_counter(nonce);
+        self.xor(&first, message);
+        tag.copy_from_slice(&self.tag(&first, beside, message));
     }
 
-    fn open(&self, iv: &[u8], aad: &[u8], sector: &mut [u8], mac: &[u8]) -> bool {
-        let same = bool::from(self.tag(iv, aad, sector).ct_eq(mac));
+    fn open(&self, nonce: &[u8], beside: &[u8], message: &mut [u8], tag: &[u8]) -> bool {
+        let first = self.first_counter(nonce);
+        let same = bool::from(self.tag(&first, beside, message).ct_eq(tag));
         if same {
-            self.xor(iv, sector);
+            self.xor(&first, message);
         }
         same
     }

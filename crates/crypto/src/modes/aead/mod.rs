@@ -8,6 +8,7 @@ mod ccm;
 #[cfg(target_arch = "x86_64")]
 mod chacha;
 mod ciphers;
+mod messages;
 #[cfg(target_arch = "x86_64")]
 mod poly1305;
 mod sealer;
@@ -16,9 +17,10 @@ mod specification;
 use std::fmt;
 
 pub(crate) use ciphers::Gcm;
+pub use messages::{gcm, siv, xchacha20_poly1305};
 #[cfg(all(test, target_arch = "x86_64"))]
 pub(crate) use sealer::BESIDE;
-pub(crate) use sealer::OneByOne;
+pub use sealer::MessageCipher;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use sealer::{Beside, NUMBER, Sectors};
 pub use specification::AeadSpecification;

@@ -54,16 +54,26 @@ pub(super) trait Sealer: Send + Sync {
     fn open_all(&self, beside: &[Beside], size: usize, run: &mut [u8], macs: &[Tag]) -> Result<(), usize>;
 }
 
-/// Processes single sectors in one mode.
-pub(crate) trait OneByOne: Send + Sync {
-    /// As [`Sealer::iv_size`].
-    fn iv_size(&self) -> usize;
-    /// As [`Sealer::mac_size`].
-    fn mac_size(&self) -> usize;
-    /// Encrypts `sector` and writes its tag to `mac`. `aad` is the number followed by the IV.
-    fn seal(&self, iv: &[u8], aad: &[u8], sector: &mut [u8], mac: &mut [u8]);
-    /// Decrypts `sector` if its tag is `mac`. Otherwise the contents of `sector` are meaningless.
-    fn open(&self, iv: &[u8], aad: &[u8], sector: &mut [u8], mac: &[u8]) -> bool;
+/// Seals and opens messages of any length in one mode.
+pub trait MessageCipher: Send + Sync {
+    /// Size of a nonce in bytes.
+    fn nonce_size(&self) -> usize;
+
+    /// Size of an authentication tag in bytes.
+    fn tag_size(&self) -> usize;
+
+    /// Encrypts `message` in place and writes its tag. `beside` is authenticated, too. Unless the mode says otherwise, a nonce must
+    /// never be used twice under one key.
+    ///
+    /// # Panics
+    /// If the nonce or the tag has another size.
+    fn seal(&self, nonce: &[u8], beside: &[u8], message: &mut [u8], tag: &mut [u8]);
+
+    /// Decrypts `message` in place if its tag is right. If this returns false, the contents of `message` are meaningless.
+    ///
+    /// # Panics
+    /// If the nonce has another size.
+    fn open(&self, nonce: &[u8], beside: &[u8], message: &mut [u8], tag: &[u8]) -> bool;
 }
 
 /// Sectors of `size` bytes with the number and IV of each.

@@ -17,7 +17,7 @@ use super::stored::{self, ATTRIBUTE, File};
 use super::suite::Suite;
 use super::token::{self, Signature, Token};
 use crate::error::{Error, ErrorKind, Result};
-use crate::file_formats::{FileKeys, FileKind, FileLayout, StoredFile, no_name};
+use crate::file_formats::{FileKeys, FileKind, FileLayout, NameIv, StoredFile, no_name};
 use crate::key_process::folder::{FolderKeyHandle, FolderKeyProcess, FolderKeys, KeylessFolder};
 use crate::trees::{Setting, damaged};
 use crate::volume::{Layout, Payload, Segment};
@@ -314,7 +314,7 @@ impl FileKeys for Keys {
         }
     }
 
-    fn plain_name(&self, stored: &OsStr) -> io::Result<Option<OsString>> {
+    fn plain_name(&self, stored: &OsStr, _iv: &NameIv) -> io::Result<Option<OsString>> {
         if self.public.names.is_none() { Ok(Some(stored.to_owned())) } else { self.keys.plain_name(stored) }
     }
 
@@ -339,7 +339,7 @@ impl FileKeys for Keys {
         self.public.names.is_some()
     }
 
-    fn stored_name(&self, plain: &OsStr) -> io::Result<OsString> {
+    fn stored_name(&self, plain: &OsStr, _iv: &NameIv) -> io::Result<OsString> {
         self.stored(plain, names::LONGEST)
     }
 

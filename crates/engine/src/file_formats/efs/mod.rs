@@ -18,7 +18,7 @@ use fek::Fek;
 pub use info::{EfsInfo, KeyEntry, KeyOwner};
 pub use write::{RawFile, Recipient, change, check, decrypt, encrypt, share, unshare};
 
-use super::{FileFacts, FileFormat, FileKeys, FileKind, FileLayout, FileState, StoredFile};
+use super::{FileFacts, FileFormat, FileKeys, FileKind, FileLayout, FileState, NameIv, StoredFile};
 use crate::credential::{Credential, Unlock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::parameters::{Parameter, Takes};
@@ -210,11 +210,11 @@ impl FileKeys for Keys {
         Err(not_here())
     }
 
-    fn plain_name(&self, stored: &OsStr) -> io::Result<Option<OsString>> {
+    fn plain_name(&self, stored: &OsStr, _iv: &NameIv) -> io::Result<Option<OsString>> {
         Ok(Some(stored.to_owned()))
     }
 
-    fn stored_name(&self, plain: &OsStr) -> io::Result<OsString> {
+    fn stored_name(&self, plain: &OsStr, _iv: &NameIv) -> io::Result<OsString> {
         Ok(plain.to_owned())
     }
 

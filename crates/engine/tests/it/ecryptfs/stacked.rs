@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 use crate::support::file_format::{HEADER, TestKeys, sum};
-use claviger_engine::file_formats::{self, FileKeys, Stacked};
+use claviger_engine::file_formats::{self, FileKeys, NameIv, Stacked};
 use claviger_engine::store::Access;
 use claviger_engine::trees::host::HostFolder;
 use claviger_engine::trees::{
@@ -202,7 +202,7 @@ fn names_of_others_are_left_out_and_counted() {
     fs::write(folder.path().join("in clear"), "").expect("written");
     // Somebody with the key who can write to the lower folder makes names that lead outside it.
     for evil in ["..", "a/b", "", "/etc/passwd"] {
-        let stored = TestKeys::new(512, 1).stored_name(name(evil)).expect("it encrypts anything");
+        let stored = TestKeys::new(512, 1).stored_name(name(evil), &NameIv::default()).expect("it encrypts anything");
         fs::write(folder.path().join(stored), "").expect("written");
     }
     for _ in 0..2 {
@@ -217,7 +217,7 @@ fn names_of_others_are_left_out_and_counted() {
     tree.make_folder(tree.root(), name("folder"), &NewNode::default())
         .map(|folder| tree.forget(folder, 1))
         .expect("made");
-    let stored = TestKeys::new(512, 1).stored_name(name("folder")).expect("a name");
+    let stored = TestKeys::new(512, 1).stored_name(name("folder"), &NameIv::default()).expect("a name");
     fs::write(folder.path().join(stored).join("in clear"), "").expect("written");
     for _ in 0..3 {
         let inner = HeldNode::lookup(&tree, tree.root(), name("folder")).expect("found");
@@ -368,7 +368,7 @@ fn hostile_headers_give_errors_and_nothing_is_written() {
 #[test]
 fn a_file_whose_making_was_cut_short_is_empty_and_can_be_written() {
     let folder = tempfile::tempdir().expect("a folder");
-    let stored = TestKeys::new(512, 1).stored_name(name("file")).expect("a name");
+    let stored = TestKeys::new(512, 1).stored_name(name("file"), &NameIv::default()).expect("a name");
     fs::write(folder.path().join(&stored), "").expect("written");
     let (tree, _) = WAYS[0](folder.path());
     let node = tree.lookup(tree.root(), name("file")).expect("found");

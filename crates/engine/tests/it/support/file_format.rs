@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use claviger_crypto::ciphers::aes::AES;
 use claviger_crypto::modes::xts::{Layer, Xts};
-use claviger_engine::file_formats::{FileKeys, FileKind, FileLayout, StoredFile};
+use claviger_engine::file_formats::{FileKeys, FileKind, FileLayout, NameIv, StoredFile};
 use claviger_engine::trees::damaged;
 use claviger_engine::{Acceleration, Layout, Payload, SectorCipher, Segment};
 
@@ -105,11 +105,11 @@ impl FileKeys for TestKeys {
         of.tree.write_at(of.contents, 16, &size.to_le_bytes())
     }
 
-    fn plain_name(&self, stored: &OsStr) -> io::Result<Option<OsString>> {
+    fn plain_name(&self, stored: &OsStr, _iv: &NameIv) -> io::Result<Option<OsString>> {
         Ok(self.decrypted(stored))
     }
 
-    fn stored_name(&self, plain: &OsStr) -> io::Result<OsString> {
+    fn stored_name(&self, plain: &OsStr, _iv: &NameIv) -> io::Result<OsString> {
         if plain.len() > self.longest_name(255) as usize {
             return Err(io::ErrorKind::InvalidFilename.into());
         }
@@ -124,11 +124,11 @@ impl FileKeys for TestKeys {
     }
 
     fn plain_target(&self, stored: OsString) -> io::Result<OsString> {
-        self.plain_name(&stored)?.ok_or_else(|| damaged("target", 0, "it does not decrypt"))
+        self.plain_name(&stored, &NameIv::default())?.ok_or_else(|| damaged("target", 0, "it does not decrypt"))
     }
 
     fn stored_target(&self, plain: &OsStr) -> io::Result<OsString> {
-        self.stored_name(plain)
+        self.stored_name(plain, &NameIv::default())
     }
 
     fn hides(&self, attribute: &OsStr) -> bool {

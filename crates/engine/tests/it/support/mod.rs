@@ -4,6 +4,7 @@
 pub mod ecryptfs;
 pub mod fat;
 pub mod file_format;
+pub mod gocryptfs;
 pub mod luks;
 pub mod ntfs;
 

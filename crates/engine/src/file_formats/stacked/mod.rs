@@ -1,24 +1,28 @@
 //! The plaintext of a tree of encrypted files.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+mod names;
+
+use std::collections::{HashMap, VecDeque};
 use std::ffi::{OsStr, OsString};
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 use std::time::{Duration, SystemTime};
 
 use claviger_crypto::pool::Pool;
 use rustix::io::Errno;
 
-use super::{FileKeys, FileKind, FileLayout, Salvage, StoredFile, no_name};
-use crate::error::{Error, Result};
+use names::Names;
+pub(crate) use names::Shown;
+
+use super::{FileKeys, FileKind, FileLayout, Salvage, StoredFile};
+use crate::error::Result;
 use crate::key_process::folder::{FolderKeys, KeylessFolder};
 use crate::store::{Counters, Store, Traffic};
 use crate::trees::{
-    Attributes, Entry, LeftOut, Listing, NewNode, Node, NodeKind, NodeStore, ReadOnly, Renaming, Setting, Space,
-    Special, Tree, Use, damaged, is_name, shrink,
+    Attributes, Entry, Listing, NewNode, Node, NodeKind, NodeStore, ReadOnly, Renaming, Setting, Space, Special, Tree,
+    Use, damaged, shrink,
 };
-use crate::volume::{Layout, Volume};
+use crate::volume::{Layout, SealedBlocks, Volume};
 
 /// Bytes of zeros encrypted at a time when a file grows without being written.
 const PIECE: u64 = 1 << 20;
@@ -52,11 +56,7 @@ pub struct Stacked {
     used: Mutex<HashMap<Node, UsedFile>>,
     /// The files in use whose headers are loaded, the latest last.
     loaded: Mutex<VecDeque<Weak<RwLock<Option<Contents>>>>>,
-    /// How many names were left out when a folder was last listed, by its number in the tree below. Its node changes if it is
-    /// forgotten and found again.
-    left_out: Mutex<HashMap<u64, usize>>,
-    /// Whether names that do not decrypt are shown as they are stored.
-    shows_stored_names: AtomicBool,
+    names: Names,
     sizes: Mutex<Sizes>,
     counters: Counters,
 }
@@ -104,6 +104,7 @@ enum Contents {
     Clear,
     Unfinished,
     Encrypted(Box<Encrypted>),
+    Sealed(Box<SealedBlocks>),
 }
 
 struct Encrypted {
@@ -174,8 +175,7 @@ impl Stacked {
             pool: None,
             used: Mutex::default(),
             loaded: Mutex::default(),
-            left_out: Mutex::default(),
-            shows_stored_names: AtomicBool::new(false),
+            names: Names::default(),
             sizes: Mutex::default(),
             counters: Counters::default(),
         }
@@ -185,17 +185,6 @@ impl Stacked {
     pub fn with_pool(mut self, pool: Arc<Pool>) -> Self {
         self.pool = Some(pool);
         self
-    }
-
-    /// How many names were left out of listings because they do not decrypt.
-    pub fn left_out(&self) -> usize {
-        self.left_out.lock().unwrap_or_else(PoisonError::into_inner).values().sum()
-    }
-
-    /// From now on shows names that do not decrypt as they are stored, for data rescue. A stored name that equals a decrypted name
-    /// stays hidden.
-    pub fn show_stored_names(&self) {
-        self.shows_stored_names.store(true, Ordering::Relaxed);
     }
 
     /// Whether names are encrypted as well.
@@ -239,63 +228,20 @@ impl Stacked {
         self.keys.layout(self.stored(file)).map(drop)
     }
 
-    /// The readable part of a file that was cut short. `None` for a file that is not encrypted.
+    /// The readable part of a file that was cut short. `None` for a file that is not encrypted, or whose parts can be read anyway.
     ///
     /// # Errors
     /// Those of [`FileKeys::layout`].
     pub fn salvage(&self, file: Node) -> io::Result<Option<Salvage>> {
         match self.keys.layout(self.stored(file))? {
             FileKind::Encrypted(layout) => Salvage::of(&self.lower, file, layout).map(Some),
-            FileKind::Clear | FileKind::Unfinished => Ok(None),
+            // Blocks of sealed files can be read whatever became of the others.
+            FileKind::Clear | FileKind::Sealed(_) | FileKind::Unfinished => Ok(None),
         }
     }
 
     fn stored(&self, file: Node) -> StoredFile<'_> {
         StoredFile { tree: &*self.lower, file, contents: file }
-    }
-
-    fn stored_name(&self, name: &OsStr) -> io::Result<OsString> {
-        if !is_name(name) {
-            return Err(io::ErrorKind::InvalidInput.into());
-        }
-        self.keys.stored_name(name)
-    }
-
-    /// Calls `find` with the stored form of `name`; if stored names are shown, also with `name` itself.
-    fn find_stored(&self, name: &OsStr, find: impl Fn(&OsStr) -> io::Result<Node>) -> io::Result<Node> {
-        let found = self.stored_name(name).and_then(|stored| find(&stored));
-        let missing =
-            matches!(&found, Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidFilename));
-        match missing && self.shows_stored_names.load(Ordering::Relaxed) && self.plain_name(name)?.is_none() {
-            true => find(name),
-            false => found,
-        }
-    }
-
-    /// The decrypted name. A result that is not a valid name means that another program made the file.
-    pub(crate) fn plain_name(&self, stored: &OsStr) -> io::Result<Option<OsString>> {
-        Ok(self.keys.plain_name(stored)?.filter(|name| is_name(name)))
-    }
-
-    /// Records how many names of a folder were left out.
-    fn note_left_out(&self, folder: Node, some: usize) -> io::Result<()> {
-        let mut left_out = self.left_out.lock().unwrap_or_else(PoisonError::into_inner);
-        if some > 0 || !left_out.is_empty() {
-            let number = self.lower.attributes(folder)?.number;
-            match some {
-                0 => left_out.remove(&number),
-                some => left_out.insert(number, some),
-            };
-        }
-        Ok(())
-    }
-
-    /// Why [`Stacked::plain_name`] returned no name.
-    pub(crate) fn why_no_name(&self, stored: &OsStr) -> Error {
-        match self.keys.plain_name(stored) {
-            Ok(Some(_)) => no_name("it decrypts to an invalid file name"),
-            Ok(None) | Err(_) => self.keys.why_no_name(stored),
-        }
     }
 
     fn visible(&self, attribute: &OsStr) -> io::Result<()> {
@@ -343,6 +289,12 @@ impl Stacked {
         let layout = match found {
             FileKind::Clear => return Ok(Contents::Clear),
             FileKind::Unfinished => return Ok(Contents::Unfinished),
+            FileKind::Sealed(layout) => {
+                let store = NodeStore::new(self.lower.clone(), node);
+                let stored = self.lower.attributes(node)?.size;
+                let blocks = SealedBlocks::new(Arc::new(store), layout, stored).with_pool(self.pool.clone());
+                return Ok(Contents::Sealed(Box::new(blocks)));
+            }
             FileKind::Encrypted(layout) => layout,
         };
         let stored = self.lower.attributes(node)?.size;
@@ -407,6 +359,24 @@ impl Stacked {
         each(contents.insert(begun))
     }
 
+    /// Whether the file has no header, and will not get one before its first byte.
+    fn is_empty_without_header(&self, node: Node) -> io::Result<bool> {
+        Ok(!self.keys.begins_at_once() && self.with(node, |contents| Ok(matches!(contents, Contents::Unfinished)))?)
+    }
+
+    /// Changes the size of a file of sealed blocks. One that becomes empty loses its header, too.
+    fn resize_sealed(&self, node: Node, contents: &mut Contents, len: u64) -> io::Result<()> {
+        match contents {
+            Contents::Sealed(_) if len == 0 => {
+                self.lower.set_len(node, 0)?;
+                *contents = Contents::Unfinished;
+                Ok(())
+            }
+            Contents::Sealed(file) => file.set_size(len),
+            Contents::Clear | Contents::Unfinished | Contents::Encrypted(_) => Ok(()),
+        }
+    }
+
     /// The plaintext size of a file, if it differs from the stored size. `stored` are its attributes in the tree below.
     fn size(&self, node: Node, stored: &Attributes) -> io::Result<Option<u64>> {
         let known = self.used().get(&node).map(|file| file.contents.clone());
@@ -414,6 +384,7 @@ impl Stacked {
             Some(Some(Contents::Clear)) => Ok(None),
             Some(Some(Contents::Unfinished)) => Ok(Some(0)),
             Some(Some(Contents::Encrypted(file))) => Ok(Some(file.size)),
+            Some(Some(Contents::Sealed(file))) => Ok(Some(file.size())),
             Some(None) | None => self.size_by_header(node, stored),
         }
     }
@@ -494,9 +465,12 @@ impl Stacked {
         self.lower.set_len(node, file.stored_end(len))
     }
 
-    /// Writes the header of a new file. Unless root writes, that clears the set-user-ID and set-group-ID bits; they are restored.
+    /// Writes the header of a new file, if the format wants it at once. Unless root writes, that clears the set-user-ID and set-group-ID bits; they are restored.
     fn begin_new(&self, node: Node, new: &NewNode) -> io::Result<()> {
         const SET_IDS: u16 = 0o6000;
+        if !self.keys.begins_at_once() {
+            return Ok(());
+        }
         let asked = new.mode.is_some_and(|mode| mode & SET_IDS != 0);
         let before = if asked { self.lower.attributes(node)?.mode } else { None };
         let file = self.using(node);
@@ -553,15 +527,16 @@ impl Tree for Stacked {
     }
 
     fn lookup(&self, folder: Node, name: &OsStr) -> io::Result<Node> {
-        self.find_stored(name, |stored| self.lower.lookup(folder, stored))
+        self.find_stored(folder, name, |stored| self.lower.lookup(folder, stored))
     }
 
     fn take(&self, folder: Node, entry: &Entry) -> io::Result<Node> {
         let stored = |name: &OsStr| Entry { name: name.to_owned(), node: entry.node, kind: entry.kind };
-        self.find_stored(&entry.name, |name| self.lower.take(folder, &stored(name)))
+        self.find_stored(folder, &entry.name, |name| self.lower.take(folder, &stored(name)))
     }
 
     fn forget(&self, node: Node, times: u64) {
+        self.names.forget(node);
         self.lower.forget(node, times);
     }
 
@@ -581,30 +556,16 @@ impl Tree for Stacked {
         Ok(of)
     }
 
+    /// Fails for a folder without readable names: an empty one would look as if nothing were wrong.
     fn list(&self, folder: Node) -> io::Result<Vec<Entry>> {
+        if !self.names.shows_stored() {
+            self.name_iv(folder)?;
+        }
         Ok(self.list_all(folder)?.entries)
     }
 
     fn list_all(&self, folder: Node) -> io::Result<Listing> {
-        let Listing { entries: stored, mut left_out } = self.lower.list_all(folder)?;
-        let (mut entries, mut without) = (Vec::with_capacity(stored.len()), Vec::new());
-        for entry in stored {
-            match self.plain_name(&entry.name)? {
-                Some(name) => entries.push(Entry { name, ..entry }),
-                None => without.push(entry),
-            }
-        }
-        let shown = self.shows_stored_names.load(Ordering::Relaxed) && !without.is_empty();
-        let taken: HashSet<_> = if shown { entries.iter().map(|e| e.name.clone()).collect() } else { HashSet::new() };
-        let mut some = 0;
-        for entry in without {
-            let listed = shown && !taken.contains(&entry.name);
-            let why = self.why_no_name(&entry.name);
-            left_out.push(LeftOut { name: entry.name.clone(), kind: entry.kind, why, listed });
-            if listed { entries.push(entry) } else { some += 1 }
-        }
-        self.note_left_out(folder, some)?;
-        Ok(Listing { entries, left_out })
+        self.listing(folder)
     }
 
     fn read_at(&self, node: Node, offset: u64, out: &mut [u8]) -> io::Result<usize> {
@@ -617,6 +578,13 @@ impl Tree for Stacked {
                     io::ErrorKind::UnexpectedEof => cut_short(file),
                     _ => e,
                 })?;
+                Ok(len)
+            }
+            Contents::Sealed(file) => {
+                let len = file.size().saturating_sub(offset).min(out.len() as u64) as usize;
+                if len > 0 {
+                    file.read_at(offset, &mut out[..len])?;
+                }
                 Ok(len)
             }
         })?;
@@ -647,7 +615,8 @@ impl Tree for Stacked {
         let written = self.with(node, |contents| match contents {
             Contents::Clear => self.lower.write_at(node, offset, data).map(|()| true),
             Contents::Encrypted(file) if within(file.size) => overwrite(file, data).map(|()| true),
-            Contents::Encrypted(_) | Contents::Unfinished => Ok(data.is_empty()),
+            // A read must not see half of a block.
+            Contents::Encrypted(_) | Contents::Sealed(_) | Contents::Unfinished => Ok(data.is_empty()),
         })?;
         if written {
             return Ok(());
@@ -655,20 +624,29 @@ impl Tree for Stacked {
         self.exclusively(node, |contents| match contents {
             Contents::Encrypted(file) if within(file.size) => overwrite(file, data),
             Contents::Encrypted(file) => self.grow(node, file, offset, data),
+            Contents::Sealed(file) => file.write_at(offset, data),
             Contents::Clear | Contents::Unfinished => self.lower.write_at(node, offset, data),
         })
     }
 
     fn append(&self, node: Node, data: &[u8]) -> io::Result<()> {
         self.counters.written(data.len());
+        if data.is_empty() && self.is_empty_without_header(node)? {
+            return Ok(());
+        }
         self.exclusively(node, |contents| match contents {
             Contents::Encrypted(file) => self.grow(node, file, file.size, &mut data.to_vec()),
+            Contents::Sealed(file) => file.write_at(file.size(), &mut data.to_vec()),
             Contents::Clear | Contents::Unfinished => self.lower.append(node, data),
         })
     }
 
     fn set_len(&self, node: Node, len: u64) -> io::Result<()> {
+        if len == 0 && self.is_empty_without_header(node)? {
+            return Ok(());
+        }
         self.exclusively(node, |contents| match contents {
+            Contents::Sealed(_) => self.resize_sealed(node, contents, len),
             Contents::Encrypted(file) if len > file.size => self.grow(node, file, len, &mut []),
             Contents::Encrypted(file) if len < file.size => self.shrink(node, file, len),
             Contents::Encrypted(_) => Ok(()),
@@ -694,40 +672,42 @@ impl Tree for Stacked {
     }
 
     fn create_open(&self, folder: Node, name: &OsStr, new: &NewNode, _usage: Use) -> io::Result<Node> {
-        let name = self.stored_name(name)?;
-        let node = self.lower.create_open(folder, &name, new, BOTH)?;
-        self.begin_use(node);
-        self.begin_new(node, new).inspect_err(|_| {
-            // Best effort: report the original error, not a failed clean-up.
-            let _ = self.release(node);
-            self.forget(node, 1);
-            let _ = self.lower.remove(folder, &name);
-        })?;
-        Ok(node)
+        self.name_new(folder, name, new, |name| {
+            let node = self.lower.create_open(folder, name, new, BOTH)?;
+            self.begin_use(node);
+            self.begin_new(node, new).inspect_err(|_| {
+                // Best effort: report the original error, not a failed clean-up.
+                let _ = self.release(node);
+                self.forget(node, 1);
+                let _ = self.lower.remove(folder, name);
+            })?;
+            Ok(node)
+        })
     }
 
     fn make_folder(&self, folder: Node, name: &OsStr, new: &NewNode) -> io::Result<Node> {
-        self.lower.make_folder(folder, &self.stored_name(name)?, new)
+        self.name_new(folder, name, new, |name| self.new_folder(folder, name, new))
     }
 
     fn make_link(&self, folder: Node, name: &OsStr, target: &OsStr, new: &NewNode) -> io::Result<Node> {
-        self.lower.make_link(folder, &self.stored_name(name)?, &self.keys.stored_target(target)?, new)
+        let target = self.keys.stored_target(target)?;
+        self.name_new(folder, name, new, |name| self.lower.make_link(folder, name, &target, new))
     }
 
     fn make_special(&self, folder: Node, name: &OsStr, special: Special, new: &NewNode) -> io::Result<Node> {
-        self.lower.make_special(folder, &self.stored_name(name)?, special, new)
+        self.name_new(folder, name, new, |name| self.lower.make_special(folder, name, special, new))
     }
 
     fn add_name(&self, node: Node, folder: Node, name: &OsStr) -> io::Result<Node> {
-        self.lower.add_name(node, folder, &self.stored_name(name)?)
+        self.name_new(folder, name, &NewNode::default(), |name| self.lower.add_name(node, folder, name))
     }
 
     fn rename(&self, folder: Node, name: &OsStr, to_folder: Node, to_name: &OsStr, how: Renaming) -> io::Result<()> {
-        self.lower.rename(folder, &self.stored_name(name)?, to_folder, &self.stored_name(to_name)?, how)
+        self.rename_stored((folder, name), (to_folder, to_name), how)
     }
 
     fn remove(&self, folder: Node, name: &OsStr) -> io::Result<()> {
-        self.lower.remove(folder, &self.stored_name(name)?)
+        self.remove_stored(folder, name)
     }
 
     fn stream(&self, file: Node, name: &OsStr) -> io::Result<Node> {
@@ -739,20 +719,27 @@ impl Tree for Stacked {
     }
 
     fn extended(&self, node: Node, name: &OsStr) -> io::Result<Option<Vec<u8>>> {
-        if self.keys.hides(name) { Ok(None) } else { self.lower.extended(node, name) }
+        if self.keys.hides(name) {
+            return Ok(None);
+        }
+        let stored = self.lower.extended(node, &self.keys.stored_attribute(name)?)?;
+        stored.map(|value| self.keys.plain_value(name, value)).transpose()
     }
 
     fn list_extended(&self, node: Node) -> io::Result<Vec<OsString>> {
-        let names = self.lower.list_extended(node)?;
-        Ok(names.into_iter().filter(|name| !self.keys.hides(name)).collect())
+        let names = self.lower.list_extended(node)?.into_iter().filter(|name| !self.keys.hides(name));
+        Ok(names.filter_map(|name| self.keys.plain_attribute(name)).collect())
     }
 
     fn set_extended(&self, node: Node, name: &OsStr, value: &[u8], how: Setting) -> io::Result<()> {
-        self.visible(name).and_then(|()| self.lower.set_extended(node, name, value, how))
+        self.visible(name)?;
+        let value = self.keys.stored_value(name, value)?;
+        self.lower.set_extended(node, &self.keys.stored_attribute(name)?, &value, how)
     }
 
     fn remove_extended(&self, node: Node, name: &OsStr) -> io::Result<()> {
-        self.visible(name).and_then(|()| self.lower.remove_extended(node, name))
+        self.visible(name)?;
+        self.lower.remove_extended(node, &self.keys.stored_attribute(name)?)
     }
 
     fn open(&self, file: Node, usage: Use) -> io::Result<()> {
@@ -771,6 +758,7 @@ impl Tree for Stacked {
     }
 
     fn sync(&self, node: Node, contents_only: bool) -> io::Result<()> {
+        self.sync_names()?;
         self.lower.sync(node, contents_only)
     }
 

@@ -1,0 +1,375 @@
+//! The keys of an unlocked folder: contents (gocryptfs 2.3, internal/contentenc), names (internal/nametransform), targets of links
+//! and extended attributes (internal/fusefrontend, root_node.go and node_xattr.go).
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+
+use base64::Engine;
+use base64::engine::GeneralPurpose;
+use base64::engine::general_purpose::{URL_SAFE, URL_SAFE_NO_PAD};
+use claviger_crypto::ciphers::aes;
+use claviger_crypto::hash::{SHA256, SHA512};
+use claviger_crypto::modes::{Eme, MessageCipher, aead};
+use claviger_crypto::secret::wipe_after_sectors;
+use claviger_crypto::{Acceleration, Secret};
+use rustix::io::Errno;
+
+use super::config::{CONFIG, Config, ContentCipher, KEY, NONCE, NameEncryption};
+use crate::error::Error;
+use crate::file_formats::{FileKeys, FileKind, FolderFile, NameIv, NameRole, StoredFile, StoredFolder, no_name};
+use crate::random;
+use crate::trees::damaged;
+use crate::volume::{SealedLayout, Sealing};
+
+/// What HKDF derives keys for (internal/cryptocore/hkdf.go).
+pub(super) const GCM_INFO: &str = "AES-GCM file content encryption";
+const SIV_INFO: &str = "AES-SIV file content encryption";
+const XCHACHA_INFO: &str = "XChaCha20-Poly1305 file content encryption";
+const NAMES_INFO: &str = "EME filename encryption";
+
+/// Bytes of plaintext in a block (contentenc/content.go, `DefaultBS`).
+pub(super) const BLOCK: usize = 4096;
+
+/// Bytes of a file's header: its version and its ID (contentenc/file_header.go).
+pub(super) const HEADER: usize = 2 + ID;
+
+/// Bytes of a file's ID.
+const ID: usize = 16;
+
+/// The version in a file's header, big-endian.
+const VERSION: [u8; 2] = [0, 2];
+
+/// The file with a folder's IV (nametransform/diriv.go).
+pub(super) const FOLDER_FILE: FolderFile =
+    FolderFile { name: "gocryptfs.diriv", len: size_of::<NameIv>(), unfinished: "gocryptfs.unfinished." };
+
+/// How shortened names begin, and how the names of files with whole ones end (nametransform/longnames.go).
+pub(super) const SHORTENED: &str = "gocryptfs.longname.";
+pub(super) const WHOLE: &str = ".name";
+
+/// The longest name in clear, in bytes.
+const LONGEST: usize = 255;
+
+/// The longest stored target of a symbolic link (path_resolution(7)), in bytes.
+const TARGET_MOST: usize = 4095;
+
+/// Encrypted attributes have names that begin so. Their IV is always the same.
+const ATTRIBUTE: &str = "user.gocryptfs.";
+const ATTRIBUTE_IV: NameIv = *b"xattr_name_iv_xx";
+
+/// Attributes that are stored as they are: the kernel enforces them.
+const CLEAR_ATTRIBUTES: [&str; 2] = ["system.posix_acl_access", "system.posix_acl_default"];
+
+/// What is authenticated with messages that are in no file: the number 0.
+const NO_FILE: [u8; 8] = [0; 8];
+
+/// The warning for a folder in which nothing proves the master key.
+const UNPROVEN: &str = "The master key could not be checked: the folder has no file or name to try it on.";
+
+/// A key for one purpose.
+pub(super) fn derived(master: &Secret, info: &str, len: usize) -> Secret {
+    let mut key = Secret::zeroed(len);
+    SHA256.hkdf(master, &[], info.as_bytes(), &mut key);
+    key
+}
+
+/// An unlocked folder.
+pub(super) struct Keys {
+    sealing: Sealing,
+    names: NameKeys,
+    /// Whether nothing was there to check the keys against.
+    pub unproven: bool,
+}
+
+struct NameKeys {
+    eme: Eme,
+    how: NameEncryption,
+    base64: &'static GeneralPurpose,
+    longest: Option<usize>,
+}
+
+impl Keys {
+    pub fn new(config: &Config, master: &Secret, acceleration: Acceleration) -> Self {
+        let eme = match config.hkdf {
+            true => aes::AES.with_key(&derived(master, NAMES_INFO, KEY), acceleration),
+            false => aes::AES.with_key(master, acceleration),
+        };
+        let names = NameKeys {
+            eme: Eme::new(eme),
+            how: config.names,
+            base64: if config.raw64 { &URL_SAFE_NO_PAD } else { &URL_SAFE },
+            longest: config.longest_name,
+        };
+        wipe_after_sectors();
+        Self { sealing: sealing(config, master, acceleration), names, unproven: false }
+    }
+
+    /// The header of a file. `None` if nothing was written to it yet.
+    fn id(&self, of: StoredFile<'_>) -> io::Result<Option<[u8; ID]>> {
+        let mut header = [0; HEADER + 1];
+        let len = of.tree.read_at(of.contents, 0, &mut header)?;
+        if len <= HEADER {
+            return Ok(None);
+        }
+        id(&header).map(Some)
+    }
+
+    fn layout_of(&self, id: [u8; ID]) -> SealedLayout {
+        let (sealing, stored_at) = (self.sealing.clone(), HEADER as u64);
+        SealedLayout { sealing, block: BLOCK, stored_at, beside: id.to_vec() }
+    }
+
+    /// Opens the first block of a file: proves the key. `None` if the file has none.
+    pub fn opens(&self, of: StoredFile<'_>) -> io::Result<Option<bool>> {
+        let mut start = vec![0; HEADER + BLOCK + self.sealing.overhead()];
+        let len = of.tree.read_at(of.contents, 0, &mut start)?;
+        let (header, block) = start[..len].split_at(len.min(HEADER));
+        if block.iter().all(|byte| *byte == 0) {
+            return Ok(None);
+        }
+        let Ok(id) = id(header) else { return Ok(None) };
+        Ok(Some(self.sealing.open(&[&NO_FILE[..], &id].concat(), block).is_some()))
+    }
+}
+
+/// The ID in a file's header.
+pub(super) fn id(header: &[u8]) -> io::Result<[u8; ID]> {
+    let Some((version, id)) = header.split_first_chunk::<2>() else {
+        return Err(damaged("header", 0, "the file ends in its header"));
+    };
+    if *version != VERSION {
+        let found = u16::from_be_bytes(*version);
+        return Err(damaged("header", 0, format!("not a gocryptfs file: version {found}, not 2")));
+    }
+    match id.first_chunk::<ID>() {
+        Some(id) if *id != [0; ID] => Ok(*id),
+        Some(_) => Err(damaged("header", 2, "the file's ID is zero")),
+        None => Err(damaged("header", 2, "the file ends in its header")),
+    }
+}
+
+/// What seals contents.
+fn sealing(config: &Config, master: &Secret, acceleration: Acceleration) -> Sealing {
+    let cipher: Box<dyn MessageCipher> = match (config.cipher, config.hkdf) {
+        (ContentCipher::AesGcm, true) => aead::gcm(&derived(master, GCM_INFO, KEY), NONCE, acceleration),
+        (ContentCipher::AesGcm, false) => aead::gcm(master, NONCE, acceleration),
+        (ContentCipher::AesSiv, true) => aead::siv(&derived(master, SIV_INFO, 2 * KEY), acceleration),
+        (ContentCipher::AesSiv, false) => {
+            // Two keys from one (cryptocore/cryptocore.go).
+            let mut keys = Secret::zeroed(2 * KEY);
+            SHA512.digest(&[master], &mut keys);
+            aead::siv(&keys, acceleration)
+        }
+        (ContentCipher::XChaCha20Poly1305, _) => {
+            let key = derived(master, XCHACHA_INFO, KEY);
+            aead::xchacha20_poly1305(key.first_chunk().expect("as long"))
+        }
+    };
+    wipe_after_sectors();
+    Sealing { cipher: cipher.into(), tag_first: config.cipher == ContentCipher::AesSiv }
+}
+
+impl NameKeys {
+    /// The name padded to whole blocks with bytes that say how many they are (nametransform/pad16.go), encrypted, in Base64.
+    fn stored(&self, plain: &OsStr, iv: &NameIv) -> String {
+        let mut bytes = plain.as_bytes().to_vec();
+        let padding = 16 - bytes.len() % 16;
+        bytes.resize(bytes.len() + padding, padding as u8);
+        self.eme.encrypt(iv, &mut bytes);
+        wipe_after_sectors();
+        self.base64.encode(bytes)
+    }
+
+    fn plain(&self, stored: &[u8], iv: &NameIv) -> Option<OsString> {
+        let mut bytes = self.base64.decode(stored).ok()?;
+        if bytes.is_empty() || !bytes.len().is_multiple_of(16) || bytes.len() > Eme::LONGEST {
+            return None;
+        }
+        self.eme.decrypt(iv, &mut bytes);
+        wipe_after_sectors();
+        let padding = usize::from(*bytes.last()?);
+        let len = bytes.len().checked_sub(padding).filter(|len| (1..=16).contains(&padding) && *len > 0)?;
+        let padded = bytes[len..].iter().all(|byte| usize::from(*byte) == padding);
+        bytes.truncate(len);
+        padded.then(|| OsString::from_vec(bytes))
+    }
+}
+
+fn clear_attribute(name: &OsStr) -> bool {
+    CLEAR_ATTRIBUTES.iter().any(|clear| name == *clear)
+}
+
+impl FileKeys for Keys {
+    fn layout(&self, of: StoredFile<'_>) -> io::Result<FileKind> {
+        Ok(match self.id(of)? {
+            Some(id) => FileKind::Sealed(self.layout_of(id)),
+            None => FileKind::Unfinished,
+        })
+    }
+
+    /// Needs no header.
+    fn size(&self, of: StoredFile<'_>) -> io::Result<Option<u64>> {
+        let stored = of.tree.attributes(of.contents)?.size;
+        Ok(Some(self.layout_of([0; ID]).size(stored)))
+    }
+
+    fn begins_at_once(&self) -> bool {
+        false
+    }
+
+    fn begin(&self, of: StoredFile<'_>) -> io::Result<FileKind> {
+        let mut id = [0; ID];
+        random::fill(&mut id)?;
+        of.tree.write_at(of.contents, 0, &[&VERSION[..], &id].concat())?;
+        Ok(FileKind::Sealed(self.layout_of(id)))
+    }
+
+    fn set_size(&self, _of: StoredFile<'_>, _size: u64) -> io::Result<()> {
+        Err(Error::misuse("a gocryptfs file has no size in its header").into())
+    }
+
+    fn name_iv(&self, of: StoredFolder<'_>) -> io::Result<NameIv> {
+        if self.names.how != NameEncryption::PerFolder {
+            return Ok(NameIv::default());
+        }
+        let what =
+            |what: &str| damaged(FOLDER_FILE.name, 0, format!("{what}: without it, names in this folder are lost"));
+        let bytes = match of.read(FOLDER_FILE.name.as_ref(), FOLDER_FILE.len) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(what("the file is missing")),
+            read => read?,
+        };
+        match bytes.and_then(|bytes| NameIv::try_from(bytes).ok()) {
+            Some(iv) if iv != NameIv::default() => Ok(iv),
+            _ => Err(what("the file does not hold 16 random bytes")),
+        }
+    }
+
+    fn role(&self, stored: &OsStr, in_root: bool) -> NameRole {
+        let is_own = in_root && stored == CONFIG || self.folder_file().is_some_and(|own| stored == own.name);
+        let long = self.names.longest.is_some() && stored.as_bytes().starts_with(SHORTENED.as_bytes());
+        match stored.as_bytes().strip_suffix(WHOLE.as_bytes()) {
+            _ if is_own => NameRole::Own,
+            Some(short) if long => NameRole::WholeNameOf(OsStr::from_bytes(short).to_owned()),
+            None if long => {
+                let mut whole_in = stored.to_owned();
+                whole_in.push(WHOLE);
+                NameRole::Shortened { whole_in }
+            }
+            _ => NameRole::Name,
+        }
+    }
+
+    fn shortened(&self, stored: &OsStr) -> Option<OsString> {
+        if stored.len() <= self.names.longest? {
+            return None;
+        }
+        let mut hash = [0; 32];
+        SHA256.checksum(&[stored.as_bytes()], &mut hash);
+        Some(format!("{SHORTENED}{}", self.names.base64.encode(hash)).into())
+    }
+
+    fn folder_file(&self) -> Option<FolderFile> {
+        (self.names.how == NameEncryption::PerFolder).then_some(FOLDER_FILE)
+    }
+
+    fn plain_name(&self, stored: &OsStr, iv: &NameIv) -> io::Result<Option<OsString>> {
+        Ok(if self.encrypts_names() { self.names.plain(stored.as_bytes(), iv) } else { Some(stored.to_owned()) })
+    }
+
+    fn why_no_name(&self, stored: &OsStr) -> Error {
+        let begins = |start: &str| stored.as_bytes().starts_with(start.as_bytes());
+        no_name(match stored {
+            _ if begins(FOLDER_FILE.unfinished) => {
+                "it is left over from making or removing a folder, and can be removed"
+            }
+            _ if begins(FOLDER_FILE.name) => "it is left over from a folder that gocryptfs removed, and can be removed",
+            _ if self.names.base64.decode(stored.as_bytes()).is_err() => "the name is not encrypted",
+            _ => "the name does not decrypt: it was changed, moved from another folder, or has another key",
+        })
+    }
+
+    fn encrypts_names(&self) -> bool {
+        self.names.how != NameEncryption::None
+    }
+
+    fn stored_name(&self, plain: &OsStr, iv: &NameIv) -> io::Result<OsString> {
+        if plain.len() > LONGEST {
+            return Err(Errno::NAMETOOLONG.into());
+        }
+        if !self.encrypts_names() {
+            return Ok(plain.to_owned());
+        }
+        match self.names.stored(plain, iv) {
+            stored if self.names.longest.is_none() && stored.len() > LONGEST => Err(Errno::NAMETOOLONG.into()),
+            stored => Ok(stored.into()),
+        }
+    }
+
+    fn longest_name(&self, stored: u32) -> u32 {
+        match self.names.longest {
+            _ if !self.encrypts_names() => stored,
+            Some(_) => LONGEST as u32,
+            // At least one byte is padding.
+            None => (base64::decoded_len_estimate(stored as usize) / 16 * 16).saturating_sub(1) as u32,
+        }
+    }
+
+    fn plain_target(&self, stored: OsString) -> io::Result<OsString> {
+        if !self.encrypts_names() || stored.is_empty() {
+            return Ok(stored);
+        }
+        let sealed = self.names.base64.decode(stored.as_bytes()).ok();
+        let plain = sealed.and_then(|sealed| self.sealing.open(&NO_FILE, &sealed));
+        plain.map(OsString::from_vec).ok_or_else(|| damaged("target", 0, "it does not decrypt with this key"))
+    }
+
+    fn stored_target(&self, plain: &OsStr) -> io::Result<OsString> {
+        if !self.encrypts_names() || plain.is_empty() {
+            return Ok(plain.to_owned());
+        }
+        let stored = self.names.base64.encode(self.sealing.seal(&NO_FILE, plain.as_bytes())?);
+        if stored.len() > TARGET_MOST { Err(Errno::NAMETOOLONG.into()) } else { Ok(stored.into()) }
+    }
+
+    fn stored_attribute(&self, plain: &OsStr) -> io::Result<OsString> {
+        Ok(match clear_attribute(plain) {
+            true => plain.to_owned(),
+            false => format!("{ATTRIBUTE}{}", self.names.stored(plain, &ATTRIBUTE_IV)).into(),
+        })
+    }
+
+    fn plain_attribute(&self, stored: OsString) -> Option<OsString> {
+        if clear_attribute(&stored) {
+            return Some(stored);
+        }
+        let name = stored.as_bytes().strip_prefix(ATTRIBUTE.as_bytes())?;
+        self.names.plain(name, &ATTRIBUTE_IV)
+    }
+
+    fn stored_value(&self, name: &OsStr, value: &[u8]) -> io::Result<Vec<u8>> {
+        // An empty value is stored as it is.
+        match clear_attribute(name) || value.is_empty() {
+            true => Ok(value.to_vec()),
+            false => self.sealing.seal(&NO_FILE, value),
+        }
+    }
+
+    fn plain_value(&self, name: &OsStr, stored: Vec<u8>) -> io::Result<Vec<u8>> {
+        if clear_attribute(name) || stored.is_empty() {
+            return Ok(stored);
+        }
+        let open = |stored: &[u8]| self.sealing.open(&NO_FILE, stored);
+        // Old versions stored Base64.
+        let plain = open(&stored).or_else(|| open(&self.names.base64.decode(&stored).ok()?));
+        plain.ok_or_else(|| damaged("attribute", 0, "its value does not decrypt with this key"))
+    }
+
+    fn proven(&self) -> bool {
+        !self.unproven
+    }
+
+    fn warnings(&self) -> Vec<String> {
+        Vec::from_iter(self.unproven.then(|| UNPROVEN.to_owned()))
+    }
+}

@@ -1,0 +1,223 @@
+//! gocryptfs: each file is sealed in blocks, and names are encrypted with an IV for each folder.
+//!
+//! Facts are from gocryptfs 2.3 (github.com/rfjakob/gocryptfs) and its Documentation/file-format.md; the modules name the files. Both
+//! can read what this module writes, and vice versa. Reverse mode and FIDO2 tokens are not supported.
+//!
+//! What the format cannot show: a file that was cut between two blocks, a block that was replaced by zeros (a hole), or by an older
+//! one of the same file and place, and a name or a whole file that was moved or exchanged.
+
+mod config;
+mod keys;
+mod stored;
+
+use std::ffi::OsStr;
+use std::io;
+use std::sync::Arc;
+
+use claviger_crypto::Secret;
+pub use config::{CONFIG, ContentCipher, NameEncryption, NewFolder};
+
+use self::config::{Config, KEY, MOST, NEW_CONFIG};
+use self::keys::{FOLDER_FILE, Keys, SHORTENED, WHOLE};
+use super::{FileFacts, FileFormat, FileKeys, NameRole, StoredFile, StoredFolder};
+use crate::credential::{Credential, Unlock};
+use crate::error::{Error, ErrorKind, Result};
+use crate::hex;
+use crate::parameters::{Parameter, Takes};
+use crate::random;
+use crate::trees::{HeldNode, NewNode, NodeKind, Renaming, Tree, Use};
+use crate::verdict::Verdict;
+
+/// See the module.
+pub static GOCRYPTFS: Gocryptfs = Gocryptfs;
+
+/// See [`GOCRYPTFS`].
+pub struct Gocryptfs;
+
+/// How many entries of the root folder are tried with a master key that nothing else proves.
+const MOST_TRIED: usize = 64;
+
+impl FileFormat for Gocryptfs {
+    fn name(&self) -> &'static str {
+        "gocryptfs"
+    }
+
+    fn begins_empty(&self) -> bool {
+        false
+    }
+
+    fn takes(&self) -> Takes {
+        Takes { creating: &[], opening: &[Parameter::VolumeKey] }
+    }
+
+    fn identify(&self, lower: &(dyn Tree + 'static)) -> Result<Verdict> {
+        let root = StoredFolder { tree: lower, folder: lower.root() };
+        Ok(match root.read(CONFIG.as_ref(), MOST) {
+            Ok(Some(bytes)) if config::is_config(&bytes) => Verdict::Yes(vec![format!("it has a {CONFIG}")]),
+            Ok(_) => Verdict::Possible(vec![format!("its {CONFIG} cannot be read")]),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Verdict::No(vec![format!("no {CONFIG} in it")]),
+            Err(e) => return Err(e.into()),
+        })
+    }
+
+    fn unlock(&self, lower: &Arc<dyn Tree>, with: &Unlock<'_>) -> Result<Box<dyn FileKeys>> {
+        let config = read_config(&**lower)?;
+        let (master, proven) = master_key(&config, with)?;
+        let mut keys = Keys::new(&config, &master, with.acceleration);
+        if !proven {
+            keys.unproven = !prove(&**lower, &keys)?;
+        }
+        with.has_opened();
+        Ok(Box::new(keys))
+    }
+
+    fn owns(&self, name: &OsStr, in_root: bool) -> bool {
+        let name = name.as_encoded_bytes();
+        let long = name.starts_with(SHORTENED.as_bytes()) && name.ends_with(WHOLE.as_bytes());
+        in_root && name == CONFIG.as_bytes() || name == FOLDER_FILE.name.as_bytes() || long
+    }
+
+    fn verifies(&self) -> bool {
+        true
+    }
+
+    fn facts(&self, of: StoredFile<'_>) -> Result<FileFacts> {
+        Ok(stored::facts(of)?)
+    }
+}
+
+/// The configuration of a folder.
+fn read_config(lower: &(dyn Tree + 'static)) -> Result<Config> {
+    let root = StoredFolder { tree: lower, folder: lower.root() };
+    match root.read(CONFIG.as_ref(), MOST) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            let what = format!("not a gocryptfs folder: no {CONFIG} in it");
+            Err(ErrorKind::NotThisFormat(what).into())
+        }
+        read => match read? {
+            Some(bytes) => Config::parse(&bytes),
+            None => {
+                let what = format!("it is not a file, or has more than {MOST} bytes");
+                Err(ErrorKind::Malformed { field: CONFIG, offset: 0, what }.into())
+            }
+        },
+    }
+}
+
+/// The master key, and whether it is proven to be that of the configuration.
+fn master_key(config: &Config, with: &Unlock<'_>) -> Result<(Secret, bool)> {
+    match with.credentials {
+        [Credential::Passphrase(passphrase)] => Ok((config.master_key(passphrase, with)?, true)),
+        [Credential::VolumeKey(key)] => Ok((written_key(key)?, false)),
+        [] | [_, _, ..] => {
+            let what = "gocryptfs opens with one passphrase, or with the master key";
+            Err(ErrorKind::WrongCredential(what.into()).into())
+        }
+        [other] => Err(ErrorKind::CredentialKind { format: GOCRYPTFS.name(), kind: other.kind() }.into()),
+    }
+}
+
+/// A master key: 32 bytes, or as gocryptfs prints it, 64 hexadecimal digits with dashes and spaces between them.
+fn written_key(given: &Secret) -> Result<Secret> {
+    if given.len() == KEY {
+        return Ok(Secret::copy_from(given));
+    }
+    let mut digits = Secret::zeroed(given.len());
+    let mut len = 0;
+    for byte in given.iter().filter(|byte| !byte.is_ascii_whitespace() && **byte != b'-') {
+        digits[len] = *byte;
+        len += 1;
+    }
+    let mut key = Secret::zeroed(KEY);
+    if len != 2 * KEY || hex::decode(&digits[..len], &mut key).is_err() {
+        let what = "a master key of gocryptfs is 32 bytes, or 64 hexadecimal digits";
+        return Err(ErrorKind::WrongCredential(what.into()).into());
+    }
+    Ok(key)
+}
+
+/// Tries the keys on names and files of the root folder. Returns whether something proves them.
+fn prove(lower: &(dyn Tree + 'static), keys: &Keys) -> Result<bool> {
+    let root = StoredFolder { tree: lower, folder: lower.root() };
+    let iv = keys.name_iv(root).ok();
+    let (mut right, mut wrong) = (false, false);
+    for entry in lower.list(root.folder)?.iter().take(MOST_TRIED) {
+        if keys.role(&entry.name, true) != NameRole::Name {
+            continue;
+        }
+        if let Some(iv) = iv.as_ref().filter(|_| keys.encrypts_names()) {
+            let opens = keys.plain_name(&entry.name, iv)?.is_some();
+            (right, wrong) = (right || opens, wrong || !opens);
+        }
+        if entry.kind == NodeKind::File {
+            let file = HeldNode::take(lower, root.folder, entry)?;
+            let of = StoredFile { tree: lower, file: file.node(), contents: file.node() };
+            // Skip files that may not be read.
+            let opens = keys.opens(of).unwrap_or_default();
+            (right, wrong) = (right || opens == Some(true), wrong || opens == Some(false));
+        }
+    }
+    if wrong && !right {
+        return Err(ErrorKind::WrongCredential("the master key opens no name and no file of the folder".into()).into());
+    }
+    Ok(right)
+}
+
+/// Makes an empty folder one of gocryptfs, whose master key is random.
+///
+/// # Errors
+/// `Misuse` if the folder is not empty, or `new` is impossible; `TooLittleMemory`, `Cancelled`; those of the tree.
+pub fn create(folder: &(dyn Tree + 'static), passphrase: &Secret, new: &NewFolder, with: &Unlock<'_>) -> Result<()> {
+    // What an interrupted attempt left behind.
+    let left_over = |name: &OsStr| name == FOLDER_FILE.name || name == NEW_CONFIG;
+    if folder.list(folder.root())?.iter().any(|entry| !left_over(&entry.name)) {
+        return Err(Error::misuse("the folder is not empty").hint("Give a new or an empty folder."));
+    }
+    let config = new.config(passphrase, with)?;
+    if new.names == NameEncryption::PerFolder {
+        let mut iv = vec![0; FOLDER_FILE.len];
+        random::fill(&mut iv)?;
+        replace(folder, FOLDER_FILE.name, FOLDER_FILE.name, &iv, 0o444)?;
+    }
+    replace(folder, NEW_CONFIG, CONFIG, &config, 0o400)
+}
+
+/// Gives a folder another passphrase. `with` opens it now. The new cost is the logarithm of scrypt's N; by default it stays.
+///
+/// A copy of the old file still opens with the old passphrase.
+///
+/// # Errors
+/// Those of opening it, and those of [`create`].
+pub fn change_passphrase(
+    folder: &(dyn Tree + 'static),
+    passphrase: &Secret,
+    log_n: Option<u8>,
+    with: &Unlock<'_>,
+) -> Result<()> {
+    let config = read_config(folder)?;
+    let (master, proven) = master_key(&config, with)?;
+    if !proven && !prove(folder, &Keys::new(&config, &master, with.acceleration))? {
+        return Err(Error::misuse("nothing in the folder shows that this is its master key")
+            .hint("Give the passphrase, or add a file with the right key first."));
+    }
+    let log_n = log_n.unwrap_or(config.log_n());
+    replace(folder, NEW_CONFIG, CONFIG, &config.resealed(&master, passphrase, log_n, with)?, 0o400)
+}
+
+/// Writes a file of the root folder completely before it gets its name.
+fn replace(folder: &(dyn Tree + 'static), temporary: &str, name: &str, contents: &[u8], mode: u16) -> Result<()> {
+    let root = folder.root();
+    match folder.remove(root, temporary.as_ref()) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e.into()),
+        _ => {}
+    }
+    let new = NewNode { mode: Some(mode), owner: None };
+    let usage = Use { read: true, write: true };
+    let file = HeldNode::new(folder, folder.create_open(root, temporary.as_ref(), &new, usage)?);
+    let written = folder.write_at(file.node(), 0, contents).and_then(|()| folder.sync(file.node(), false));
+    written.and(folder.release(file.node()))?;
+    if temporary != name {
+        folder.rename(root, temporary.as_ref(), root, name.as_ref(), Renaming::Replace)?;
+    }
+    Ok(folder.sync(root, false)?)
+}
