@@ -1,7 +1,7 @@
 //! Direct access to internal parsers for this project's fuzz targets, without any promise of stability.
 
-use crate::file_formats::ecryptfs;
 use crate::file_formats::efs::EfsInfo;
+use crate::file_formats::{ecryptfs, gocryptfs};
 use crate::filesystems::ntfs;
 use crate::formats::{bitlocker, filevault2, loopaes, luks2, plain, truecrypt};
 use crate::private_keys::{self, dpapi};
@@ -50,6 +50,11 @@ pub fn bitlocker_startup_key(bytes: &[u8]) {
 /// Parses a file with a wrapped passphrase of eCryptfs.
 pub fn ecryptfs_wrapped(bytes: &[u8]) {
     ecryptfs::fuzz_wrapped(bytes);
+}
+
+/// Parses the configuration of a gocryptfs folder, and a master key as gocryptfs prints it.
+pub fn gocryptfs_config(bytes: &[u8]) {
+    gocryptfs::fuzz_config(bytes);
 }
 
 /// Parses the recipients of an EFS-encrypted file, and writes them.

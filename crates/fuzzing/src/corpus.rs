@@ -257,6 +257,23 @@ pub fn ecryptfs_name() -> Vec<Vec<u8>> {
     names.into_iter().chain(["in clear".to_owned()]).map(String::into_bytes).collect()
 }
 
+/// Configurations of gocryptfs, and a master key.
+pub fn gocryptfs_config() -> Vec<Vec<u8>> {
+    let config = |flags: &str, n: u32| {
+        let key = "A".repeat(85);
+        format!(
+            r#"{{"Creator":"gocryptfs 2.3","EncryptedKey":"{key}=","ScryptObject":{{"Salt":"{}=","N":{n},"R":8,"P":1,"KeyLen":32}},
+               "Version":2,"FeatureFlags":[{flags}]}}"#,
+            "A".repeat(43)
+        )
+    };
+    let usual = r#""HKDF","GCMIV128","DirIV","EMENames","LongNames","Raw64""#;
+    let digits = "0123abcd-".repeat(8);
+    [config(usual, 65536), config(r#""AESSIV","PlaintextNames""#, 1024), config(usual, 1 << 30), digits]
+        .map(String::into_bytes)
+        .to_vec()
+}
+
 /// Wrapped passphrases of both versions.
 pub fn ecryptfs_wrapped() -> Vec<Vec<u8>> {
     [None, Some([9; 8])].map(|salt| ecryptfs::wrapped(PASSPHRASE, "login", salt)).to_vec()

@@ -31,6 +31,7 @@ mod filesystems {
     pub mod fat_kills;
     pub mod files;
     pub mod folders;
+    pub mod gocryptfs;
     pub mod left_out;
     pub mod logical_volumes;
     pub mod new_filesystems;

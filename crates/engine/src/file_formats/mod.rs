@@ -49,9 +49,32 @@ pub trait FileFormat: Sync {
         true
     }
 
-    /// Whether an empty folder is one of the format. Otherwise it must be made one.
-    fn begins_empty(&self) -> bool {
-        true
+    /// The file in a folder's root that holds its sealed key: without it, nothing in the folder opens. `None` if the format has no such
+    /// file; any empty folder is then one of the format.
+    fn key_file(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// The ciphers of new folders, the default first. Empty if the format makes none.
+    fn ciphers(&self) -> Vec<&'static str> {
+        Vec::new()
+    }
+
+    /// Makes the empty folder `lower` one of the format. `with` says how to encrypt its files.
+    ///
+    /// # Errors
+    /// `Unsupported` if the format makes none; `Misuse` for options that exclude each other; `TooLittleMemory`, `Cancelled`; those of
+    /// the tree.
+    fn create(&self, _lower: &(dyn Tree + 'static), _passphrase: &Secret, _with: &Unlock<'_>) -> Result<()> {
+        Err(Error::unsupported(format!("creating {} folders", self.name())))
+    }
+
+    /// Gives the folder another passphrase; `with` opens it now. Returns false if no file in the folder depends on the passphrase.
+    ///
+    /// # Errors
+    /// Those of [`FileFormat::unlock`] and of the tree.
+    fn change_passphrase(&self, _lower: &(dyn Tree + 'static), _new: &Secret, _with: &Unlock<'_>) -> Result<bool> {
+        Ok(false)
     }
 
     /// The credentials that open a folder, besides a passphrase.

@@ -146,7 +146,7 @@ fn what_a_run_calls_it_is_what_the_lab_calls_it() {
 #[test]
 fn every_format_of_ours_is_there() {
     let volumes = FORMATS.iter().filter(|format| format.creator().is_some()).map(|format| format.name());
-    let folders = FILE_FORMATS.iter().filter(|format| format.asks_passphrase(&[]) && format.begins_empty());
+    let folders = FILE_FORMATS.iter().filter(|format| format.asks_passphrase(&[]) && format.key_file().is_none());
     let folders = folders.map(|format| format.name());
     for name in volumes.chain(folders) {
         assert!(features().iter().any(|f| f.format.as_deref() == Some(name)), "{name}");

@@ -1,19 +1,21 @@
-//! `claviger change` for an eCryptfs folder: wraps its unchanged passphrase with another login password.
+//! `claviger change` for an encrypted folder: seals its unchanged key with another password.
 
 use std::io::{self, Write};
 
-use claviger_engine::file_formats::ecryptfs;
+use claviger_engine::file_formats::{FileFormat, ecryptfs};
 use claviger_engine::internal::files;
 use claviger_engine::store::Access;
-use claviger_engine::{Credential, Error, ErrorKind, Result, Secret};
+use claviger_engine::{Credential, Error, ErrorKind, Result, Secret, Unlock};
 use serde::Serialize;
 
 use crate::opening::OpenArgs;
 use crate::opening::credentials::NewCredentialArgs;
+use crate::opening::found_folder::FoundFolder;
 use crate::opening::strength::StrengthMeter;
 use crate::process::guard;
 use crate::terminal::file_name::FileName;
 use crate::terminal::output::{self, Report};
+use crate::verbs::create::folder::only_password;
 
 #[derive(Serialize)]
 struct Changed {
@@ -24,11 +26,49 @@ struct Changed {
     written: Vec<String>,
 }
 
-/// Rewraps the passphrase in the file beside the folder, or in the file that the options name. The current password unwraps it;
-/// the passphrase itself may be given instead.
+/// Changes the password of the folder, or of the file with its wrapped passphrase.
 pub fn run(open: &OpenArgs, new: &NewCredentialArgs, json: bool) -> anyhow::Result<()> {
     guard::no_dumps();
     let found = open.find_folder(Access::ReadOnly, None)?;
+    match found.locked.file_format() {
+        Some(format) if format.key_file().is_some() => {
+            drop(found);
+            in_folder(format, open, new, json)
+        }
+        _ => beside(found, open, new, json),
+    }
+}
+
+/// Seals the key in the folder's own file with another password.
+fn in_folder(
+    format: &'static dyn FileFormat,
+    open: &OpenArgs,
+    new: &NewCredentialArgs,
+    json: bool,
+) -> anyhow::Result<()> {
+    let found = open.find_folder(Access::ReadWrite, None)?;
+    let mut credentials = found.credentials()?;
+    let current = credentials.open(|credentials| {
+        let with = found.with(credentials);
+        let (lower, _) = found.locked.stored_files().ok_or_else(|| Error::misuse("not a folder"))?;
+        // Before anybody thinks of a new password.
+        format.unlock(lower, &with).map(drop)
+    });
+    current.map_err(|e| e.in_format(format.name()).at(&open.path))?;
+    let fresh = new.read(&credentials, &StrengthMeter::of_folder(format))?;
+    let password = only_password(format, &fresh)?;
+    let (lower, _) = found.locked.stored_files().ok_or_else(|| Error::misuse("not a folder"))?;
+    let change = |credentials: &[Credential]| format.change_passphrase(&**lower, password, &found.with(credentials));
+    let changed = change(&credentials).map_err(|e| e.in_format(format.name()).at(&open.path))?;
+    // Opens it as the next user will, as a check.
+    format.unlock(lower, &Unlock { credentials: &fresh, ..found.with(&fresh) }).map_err(|e| e.at(&open.path))?;
+    let written = format.key_file().filter(|_| changed).map(str::to_owned).into_iter().collect();
+    output::print(&Changed { path: FileName::path(&open.path), format: format.name(), written }, json)
+}
+
+/// Rewraps the passphrase in the file beside the folder, or in the file that the options name. The current password unwraps it;
+/// the passphrase itself may be given instead.
+fn beside(found: FoundFolder<'_>, open: &OpenArgs, new: &NewCredentialArgs, json: bool) -> anyhow::Result<()> {
     let beside = found.locked.stored_files().map(|(_, beside)| beside.clone()).unwrap_or_default();
     let named = open.how.folder.wrapped_file()?;
     let own = named.is_none();

@@ -26,6 +26,7 @@ use crate::terminal::left_out::LeftOut;
 use crate::terminal::output::{self, Report};
 use crate::terminal::size::count;
 use crate::terminal::{cancel, progress, size};
+use crate::verbs::create;
 
 /// The format of a new folder, if none is named.
 const DEFAULT_FORMAT: &str = "eCryptfs";
@@ -128,14 +129,24 @@ fn target(args: &Args, part: &Path) -> anyhow::Result<SourceTree> {
         return Ok((None, Arc::new(folder)));
     }
     let format = file_formats::named(args.new_format.as_deref().unwrap_or(DEFAULT_FORMAT))?;
-    let locked = Opening::path(part).access(Access::ReadWrite).format(format.name()).find()?;
     let meter = StrengthMeter::of_folder(format);
     let source = args.new.source().judged(&meter);
-    // In an empty folder, nothing can prove that a password is right.
-    let empty = fs::read_dir(part).map_err(|e| Error::from(e).at(part))?.next().is_none();
-    let mut credentials = if empty { source.read_new()?.into() } else { source.read()? };
+    let new = match format.key_file() {
+        Some(file) => !part.join(file).exists(),
+        // In an empty folder, nothing can prove that a password is right.
+        None => fs::read_dir(part).map_err(|e| Error::from(e).at(part))?.next().is_none(),
+    };
+    let mut credentials = if new { source.read_new()?.into() } else { source.read()? };
     let key_bytes = args.new_key_size.map(|bits| bits.div_ceil(8) as usize);
-    let folder = FolderOptions { cipher: args.new_cipher.as_deref(), key_bytes, ..FolderOptions::default() };
+    let mut folder = FolderOptions { cipher: args.new_cipher.as_deref(), key_bytes, ..FolderOptions::default() };
+    if new {
+        create::folder::empty(format, part, create::folder::only_password(format, &credentials)?, folder)?;
+    }
+    if format.key_file().is_some() {
+        // The file says the rest.
+        folder = FolderOptions::default();
+    }
+    let locked = Opening::path(part).access(Access::ReadWrite).format(format.name()).find()?;
     let opened =
         credentials.open(|credentials| locked.unlock(&Unlock { folder, ..Unlock::with(credentials) })?.files())?;
     Ok((Some(format.name()), Arc::new(opened.tree)))

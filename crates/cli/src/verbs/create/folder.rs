@@ -1,6 +1,7 @@
-//! `claviger create --format eCryptfs`: creates an encrypted folder, or a home folder with one.
+//! `claviger create` for an encrypted folder: eCryptfs, also a home folder with one, and gocryptfs.
 
-use std::fs::{self, DirBuilder};
+use std::ffi::OsStr;
+use std::fs::{self, DirBuilder, DirEntry};
 use std::io::{self, Write};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
@@ -9,6 +10,8 @@ use claviger_engine::credential::FolderOptions;
 use claviger_engine::file_formats::{FileFormat, ecryptfs};
 use claviger_engine::internal::files;
 use claviger_engine::internal::random;
+use claviger_engine::store::Access;
+use claviger_engine::trees::host::HostFolder;
 use claviger_engine::{Credential, Error, Opening, Result, Secret, Unlock};
 use serde::Serialize;
 
@@ -16,6 +19,7 @@ use super::args::Args;
 use crate::opening::new_file;
 use crate::opening::strength::StrengthMeter;
 use crate::process::guard;
+use crate::terminal::cancel;
 use crate::terminal::file_name::FileName;
 use crate::terminal::output::{self, Report};
 
@@ -26,6 +30,9 @@ struct Created {
     format: &'static str,
     /// The signatures of the keys for contents, then for names.
     signatures: Vec<String>,
+    /// The file in the folder that holds its sealed key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key_file: Option<&'static str>,
     /// The mount point, in a home.
     #[serde(flatten)]
     mount_point: Option<FileName>,
@@ -37,38 +44,71 @@ struct Created {
 /// Creates the folder; with `--home`, creates a home's `.Private`, and the files that ecryptfs-mount-private needs beside it.
 pub fn run(args: &Args, format: &'static dyn FileFormat, path: &Path) -> anyhow::Result<()> {
     guard::no_dumps();
-    if format.name() != ecryptfs::ECRYPTFS.name() {
+    if format.ciphers().is_empty() {
         return Err(Error::unsupported(format!("creating {} folders", format.name())).into());
     }
     args.check_for_folder()?;
-    empty_or_none(path)?;
+    if args.home && format.key_file().is_some() {
+        return Err(Error::misuse(format!("--home: {} has no home folders", format.name())).into());
+    }
+    empty_or_none(format, path)?;
     let (cipher, key_bytes) = (args.cipher.as_deref(), args.key_size.map(|bits| bits.div_ceil(8) as usize));
     let options = FolderOptions { cipher, key_bytes, ..FolderOptions::default() };
     let credentials = args.credentials.read_new(|_| true, &StrengthMeter::of_folder(format))?;
-    let [Credential::Passphrase(password)] = &credentials[..] else {
-        return Err(Error::misuse("an eCryptfs folder takes a password and nothing else").into());
-    };
+    let password = only_password(format, &credentials)?;
     let created = match args.home {
         true => home(path, password)?,
         false => {
             let new = !path.exists();
             make(path)?;
-            let signatures = check(path, password, options).inspect_err(|_| {
+            let signatures = empty(format, path, password, options).inspect_err(|_| {
                 if new {
+                    // Fails if something was written: the next attempt continues with that.
                     let _ = fs::remove_dir(path);
                 }
             })?;
-            let path = FileName::path(path);
-            Created { path, format: format.name(), signatures, mount_point: None, opened_with: args.opened_with() }
+            let (path, key_file) = (FileName::path(path), format.key_file());
+            // What the key file says need not be given again.
+            let opened_with = if key_file.is_some() { Vec::new() } else { args.opened_with() };
+            Created { path, format: format.name(), signatures, key_file, mount_point: None, opened_with }
         }
     };
     output::print(&created, args.json)
 }
 
+/// The password, if there is nothing else.
+pub fn only_password<'a>(format: &dyn FileFormat, credentials: &'a [Credential]) -> Result<&'a Secret> {
+    match credentials {
+        [Credential::Passphrase(password)] => Ok(password),
+        _ => Err(Error::misuse(format!("a {} folder takes a password and nothing else", format.name()))),
+    }
+}
+
+/// Makes the empty folder one of the format. Returns the signatures of its keys.
+pub fn empty(
+    format: &'static dyn FileFormat,
+    path: &Path,
+    password: &Secret,
+    options: FolderOptions<'_>,
+) -> Result<Vec<String>> {
+    let lower = HostFolder::open(path, Access::ReadWrite)?;
+    lower.lock().map_err(|e| e.at(path))?;
+    let with = Unlock { folder: options, cancel: Some(cancel::flag()), ..Unlock::with(&[]) };
+    format.create(&lower, password, &with).map_err(|e| e.at(path))?;
+    drop(lower);
+    let options = if format.key_file().is_some() { FolderOptions::default() } else { options };
+    check(format, path, password, options)
+}
+
 /// Opens the folder as the next user will, as a check.
-fn check(path: &Path, password: &Secret, folder: FolderOptions<'_>) -> Result<Vec<String>> {
+fn check(
+    format: &'static dyn FileFormat,
+    path: &Path,
+    password: &Secret,
+    folder: FolderOptions<'_>,
+) -> Result<Vec<String>> {
     let credentials = [Credential::Passphrase(Secret::copy_from(password))];
-    let opening = Opening::path(path).format(ecryptfs::ECRYPTFS.name());
+    let opening = Opening::path(path).format(format.name());
     let opened = opening.find()?.unlock(&Unlock { folder, ..Unlock::with(&credentials) })?.files()?;
     Ok(opened.tree.signatures())
 }
@@ -90,10 +130,11 @@ fn home(path: &Path, password: &Secret) -> Result<Created> {
     new_file::write(&beside.join(ecryptfs::SIGNATURES), format!("{contents}\n{names}\n").as_bytes())?;
     new_file::write(&beside.join(ecryptfs::MOUNT_POINT), mount_point.as_bytes())?;
     new_file::write(&beside.join(ecryptfs::AUTO_MOUNT), b"")?;
-    let signatures = check(&lower, password, FolderOptions::default())?;
+    let signatures = check(&ecryptfs::ECRYPTFS, &lower, password, FolderOptions::default())?;
     let mount_point = Some(FileName::new("mount_point", &upper));
     let format = ecryptfs::ECRYPTFS.name();
-    Ok(Created { path: FileName::path(&lower), format, signatures, mount_point, opened_with: Vec::new() })
+    let (path, key_file, opened_with) = (FileName::path(&lower), None, Vec::new());
+    Ok(Created { path, format, signatures, key_file, mount_point, opened_with })
 }
 
 /// A random passphrase: 32 hexadecimal digits, as ecryptfs-setup-private creates them.
@@ -108,9 +149,11 @@ fn new_passphrase() -> Result<Secret> {
     Ok(text)
 }
 
-/// Fails unless the folder is empty or does not exist.
-fn empty_or_none(path: &Path) -> Result<()> {
-    match fs::read_dir(path).map(|mut entries| entries.next().is_none()) {
+/// Fails unless the folder is empty, apart from what an interrupted attempt left in it, or does not exist.
+fn empty_or_none(format: &dyn FileFormat, path: &Path) -> Result<()> {
+    let left_over = |name: &OsStr| format.owns(name, true) && format.key_file().is_none_or(|file| name != file);
+    let counts = |entry: io::Result<DirEntry>| entry.map_or(true, |entry| !left_over(&entry.file_name()));
+    match fs::read_dir(path).map(|mut entries| !entries.any(counts)) {
         Ok(true) => Ok(()),
         Ok(false) => Err(Error::misuse("this folder is not empty")
             .at(path)
@@ -136,22 +179,27 @@ fn make(path: &Path) -> Result<()> {
 
 impl Report for Created {
     fn text(&self, out: &mut dyn Write) -> io::Result<()> {
-        let Self { path, format, signatures: _, mount_point, opened_with } = self;
+        let Self { path, format, signatures: _, key_file, mount_point, opened_with } = self;
         writeln!(out, "{path}: new empty {format} folder.")?;
         let to = mount_point.as_deref().unwrap_or("DIR");
-        match mount_point {
-            Some(_) => writeln!(
+        match (mount_point, key_file) {
+            (Some(_), _) => writeln!(
                 out,
                 "Its random passphrase is stored in .ecryptfs beside it, wrapped by the password. Keep a copy of \
                  that."
             )?,
-            None => writeln!(
+            (None, Some(file)) => writeln!(
+                out,
+                "Its key is in {file} in it, sealed with the password. Keep a copy: without that file, nothing in the folder opens."
+            )?,
+            (None, None) => writeln!(
                 out,
                 "While it is empty, a wrong password cannot be detected: use the same one at the first mount."
             )?,
         }
-        // An empty folder does not show its format.
-        let mut words = vec!["claviger".to_owned(), "mount".to_owned(), format!("--format={format}")];
+        let mut words = vec!["claviger".to_owned(), "mount".to_owned()];
+        // An empty folder without a file does not show its format.
+        words.extend(key_file.is_none().then(|| format!("--format={format}")));
         words.extend(opened_with.iter().cloned());
         words.extend([path.to_string(), to.to_owned()]);
         writeln!(out, "To mount it: {}", output::command(words.iter().map(String::as_str)))

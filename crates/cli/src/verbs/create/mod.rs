@@ -3,7 +3,7 @@
 mod args;
 mod choose;
 mod filesystem;
-mod folder;
+pub mod folder;
 mod hidden;
 mod program;
 pub(super) mod protectors;

@@ -4,8 +4,7 @@ use std::borrow::Cow;
 use std::io::{self, Write};
 use std::time::Duration;
 
-use claviger_engine::file_formats::FileFormat;
-use claviger_engine::file_formats::ecryptfs::{self, ECRYPTFS};
+use claviger_engine::file_formats::{self, FILE_FORMATS};
 use claviger_engine::formats::{Choices, FORMATS};
 use claviger_engine::password_strength::RTX_4090;
 use claviger_engine::spec::{Reserved, Spec};
@@ -113,9 +112,11 @@ pub fn tell_filling(out: &mut dyn Write, size: u64, seconds: f64, filling: Optio
 /// What can be created: the volumes, then the encrypted folders.
 pub fn listed() -> Vec<Listed> {
     let volumes = FORMATS.iter().filter_map(|format| Some((format.name(), format.creator()?.choices())));
-    let folder =
-        (ECRYPTFS.name(), Choices { ciphers: ecryptfs::ciphers(), hashes: Vec::new(), complete: true, min_len: 0 });
-    volumes.chain([folder]).map(|(format, choices)| Listed { format, choices }).collect()
+    let of_folder = |ciphers| Choices { ciphers, hashes: Vec::new(), complete: true, min_len: 0 };
+    let folders = FILE_FORMATS.iter().map(|format| (format.name(), format.ciphers()));
+    let folders = folders.filter(|(_, ciphers)| !ciphers.is_empty());
+    let folders = folders.map(|(name, ciphers)| (name, of_folder(ciphers)));
+    volumes.chain(folders).map(|(format, choices)| Listed { format, choices }).collect()
 }
 
 impl Report for Vec<Listed> {
@@ -153,7 +154,7 @@ impl Listed {
         let rate = |hash: Option<&str>| {
             let work = match format {
                 Some(format) => format.guess_work(&Spec { hash, ..Spec::default() }),
-                None => ECRYPTFS.guess_work(),
+                None => file_formats::named(self.format).ok().and_then(|format| format.guess_work()),
             };
             work.map(|work| work.per_second(&RTX_4090))
         };

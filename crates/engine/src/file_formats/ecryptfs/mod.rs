@@ -84,6 +84,15 @@ impl FileFormat for Ecryptfs {
         Takes { creating: &[], opening }
     }
 
+    fn ciphers(&self) -> Vec<&'static str> {
+        ciphers()
+    }
+
+    /// Nothing is written: the first file is.
+    fn create(&self, _lower: &(dyn Tree + 'static), _passphrase: &Secret, with: &Unlock<'_>) -> Result<()> {
+        new_suite(with, None).map(drop)
+    }
+
     fn check_new_passphrase(&self, passphrase: &Secret) -> Result<()> {
         token::check_len(passphrase)
     }

@@ -12,8 +12,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::keys::{GCM_INFO, derived};
-use crate::credential::Unlock;
+use crate::credential::{FolderOptions, Unlock};
 use crate::error::{Error, ErrorKind, Result};
+use crate::password_strength::GuessWork;
 use crate::random;
 use crate::volume::Sealing;
 
@@ -110,6 +111,9 @@ pub enum ContentCipher {
 }
 
 impl ContentCipher {
+    /// All of them, the default first.
+    pub(super) const ALL: [Self; 3] = [Self::AesGcm, Self::AesSiv, Self::XChaCha20Poly1305];
+
     /// Its name, and the size of its key in bits.
     pub(super) fn name(self) -> (&'static str, u32) {
         match self {
@@ -388,6 +392,29 @@ impl Default for NewFolder {
 const LEAST_LONGEST_NAME: u8 = 62;
 
 impl NewFolder {
+    /// The default with the cipher and the names that the options ask for.
+    ///
+    /// # Errors
+    /// `Misuse` for a cipher or a key size that gocryptfs does not have.
+    pub(super) fn asked(options: &FolderOptions<'_>) -> Result<Self> {
+        if options.key_bytes.is_some() {
+            return Err(Error::misuse("the keys of gocryptfs have a fixed size").hint("Omit --key-size."));
+        }
+        let names = if options.clear_names { NameEncryption::None } else { NameEncryption::default() };
+        let Some(name) = options.cipher else { return Ok(Self { names, ..Self::default() }) };
+        let cipher = ContentCipher::ALL.into_iter().find(|cipher| cipher.name().0.eq_ignore_ascii_case(name));
+        let cipher = cipher.ok_or_else(|| {
+            let known = ContentCipher::ALL.map(|cipher| cipher.name().0).join(", ");
+            Error::misuse(format!("gocryptfs has no cipher {name:?}")).hint(format!("It has {known}."))
+        })?;
+        Ok(Self { cipher, names, ..Self::default() })
+    }
+
+    /// The work of one guess of its passphrase.
+    pub(super) fn guess_work(&self) -> GuessWork {
+        GuessWork::Scrypt { n: 1 << self.log_n, r: LEAST.r.into() }
+    }
+
     /// The configuration of a new folder, whose master key is random.
     ///
     /// # Errors

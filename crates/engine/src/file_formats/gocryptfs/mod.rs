@@ -24,6 +24,7 @@ use crate::credential::{Credential, Unlock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hex;
 use crate::parameters::{Parameter, Takes};
+use crate::password_strength::GuessWork;
 use crate::random;
 use crate::trees::{HeldNode, NewNode, NodeKind, Renaming, Tree, Use};
 use crate::verdict::Verdict;
@@ -42,8 +43,24 @@ impl FileFormat for Gocryptfs {
         "gocryptfs"
     }
 
-    fn begins_empty(&self) -> bool {
-        false
+    fn key_file(&self) -> Option<&'static str> {
+        Some(CONFIG)
+    }
+
+    fn ciphers(&self) -> Vec<&'static str> {
+        ContentCipher::ALL.iter().map(|cipher| cipher.name().0).collect()
+    }
+
+    fn guess_work(&self) -> Option<GuessWork> {
+        Some(NewFolder::default().guess_work())
+    }
+
+    fn create(&self, lower: &(dyn Tree + 'static), passphrase: &Secret, with: &Unlock<'_>) -> Result<()> {
+        create(lower, passphrase, &NewFolder::asked(&with.folder)?, with)
+    }
+
+    fn change_passphrase(&self, lower: &(dyn Tree + 'static), new: &Secret, with: &Unlock<'_>) -> Result<bool> {
+        change_passphrase(lower, new, None, with).map(|()| true)
     }
 
     fn takes(&self) -> Takes {
@@ -74,7 +91,8 @@ impl FileFormat for Gocryptfs {
     fn owns(&self, name: &OsStr, in_root: bool) -> bool {
         let name = name.as_encoded_bytes();
         let long = name.starts_with(SHORTENED.as_bytes()) && name.ends_with(WHOLE.as_bytes());
-        in_root && name == CONFIG.as_bytes() || name == FOLDER_FILE.name.as_bytes() || long
+        let of_root = in_root && [CONFIG, NEW_CONFIG].iter().any(|own| name == own.as_bytes());
+        of_root || name == FOLDER_FILE.name.as_bytes() || long
     }
 
     fn verifies(&self) -> bool {
@@ -84,6 +102,11 @@ impl FileFormat for Gocryptfs {
     fn facts(&self, of: StoredFile<'_>) -> Result<FileFacts> {
         Ok(stored::facts(of)?)
     }
+}
+
+/// Parses a configuration and a master key: [`crate::fuzzing`].
+pub(crate) fn fuzz_config(bytes: &[u8]) {
+    let _ = (config::is_config(bytes), Config::parse(bytes), written_key(&Secret::copy_from(bytes)));
 }
 
 /// The configuration of a folder.

@@ -279,7 +279,7 @@ fn encrypted_files() -> impl Iterator<Item = Facility> {
 
 /// The formats of folders that a passphrase is enough for: an empty folder becomes one when it is mounted.
 fn by_passphrase() -> impl Iterator<Item = &'static dyn FileFormat> {
-    FILE_FORMATS.iter().copied().filter(|format| format.asks_passphrase(&[]) && format.begins_empty())
+    FILE_FORMATS.iter().copied().filter(|format| format.asks_passphrase(&[]) && format.key_file().is_none())
 }
 
 fn folder_name(format: &dyn FileFormat, variant: Option<&Variant>) -> String {

@@ -1,0 +1,189 @@
+//! gocryptfs folders: each verb, and the same folder with gocryptfs itself.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::common::mounts::MountSpace;
+use crate::common::*;
+use claviger_testkit::random::Random;
+use claviger_testkit::tools;
+
+/// A tree of a few files, one with a name that is too long to be stored whole.
+fn files(folder: &Folder, name: &str) -> (Vec<u8>, String) {
+    let (root, long) = (folder.path(name), "n".repeat(200));
+    fs::create_dir_all(root.join("Documents/old letters")).expect("folders");
+    let big = Random::new(7).bytes(70_001);
+    fs::write(root.join("Documents/old letters/big.bin"), &big).expect("a file");
+    fs::write(root.join("Documents").join(&long), "dear reader").expect("a file");
+    fs::write(root.join("empty"), "").expect("a file");
+    symlink("Documents", root.join("link")).expect("a link");
+    (big, long)
+}
+
+/// The stored files below a folder that are not the format's own, the largest first.
+fn stored(folder: &Path) -> Vec<PathBuf> {
+    let mut all = Vec::new();
+    for entry in fs::read_dir(folder).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        let own = path.to_string_lossy().ends_with(".name") || path.to_string_lossy().contains("gocryptfs.diriv");
+        match fs::symlink_metadata(&path).expect("it is there") {
+            of if of.is_dir() => all.extend(stored(&path)),
+            of if of.is_file() && !own && !path.ends_with("gocryptfs.conf") => all.push(path),
+            _ => {}
+        }
+    }
+    all.sort_by_key(|path| std::cmp::Reverse(fs::metadata(path).expect("a file").len()));
+    all
+}
+
+/// What gocryptfs says of the folder: whether it is sound.
+fn fsck(lower: &str, password: &str) -> Option<bool> {
+    let mut command = Command::new(tools::program("gocryptfs")?);
+    let output = command.args(["-q", "-fsck", "-passfile", password, lower]).output().expect("it starts");
+    Some(output.status.success())
+}
+
+#[test]
+fn a_folder_is_converted_into_gocryptfs_changed_and_converted_out_of_it() {
+    let folder = Folder::new();
+    let (big, long) = files(&folder, "plain");
+    let (plain, lower, password, new) =
+        (folder.str("plain"), folder.str("lower"), &*folder.password, folder.str("new"));
+    fs::write(&new, "another one").expect("a password file");
+    let convert = ["convert", "--raw-source", "--new-format", "gocryptfs", "--new-password-file", password];
+    run(convert.iter().chain(&[&*plain, &*lower])).succeeds();
+    let on = |verb: &[&str], rest: &[&str]| run(verb.iter().chain(&["--password-file", password, &*lower]).chain(rest));
+    assert_ne!(fsck(&lower, password), Some(false));
+    let known = run(["identify", "--json", &lower]).succeeds().json();
+    assert_eq!(
+        (known[0]["format"].as_str(), known[0]["verdict"].as_str()),
+        (Some("gocryptfs"), Some("yes")),
+        "{known}"
+    );
+    assert!(on(&["tree"], &[]).succeeds().text().contains(&long));
+    assert!(on(&["cat"], &["/Documents/old letters/big.bin"]).succeeds().out == big);
+    assert_eq!(on(&["cat"], &[&format!("/Documents/{long}")]).succeeds().out, b"dear reader");
+    let info = on(&["info", "--json"], &[]).succeeds().json();
+    assert_eq!(info["files"].as_u64(), Some(3), "{info}");
+    assert_eq!(info["ciphers"]["AES-GCM"].as_u64(), Some(2), "an empty file has no header: {info}");
+    let sound = on(&["verify", "--json"], &[]).succeeds().json();
+    assert_eq!((sound["damaged"].as_bool(), sound["files"].as_u64()), (Some(false), Some(3)), "{sound}");
+    let explained = run(["explain", "--password-file", &new, &lower]);
+    assert_eq!(explained.code, 2, "{}", explained.err);
+    run(["ls", "--password-file", &new, &lower]).fails(2, &["password"]);
+
+    let change = ["change", "--password-file", password, "--new-password-file", &new, &lower];
+    let changed = run(change).succeeds();
+    assert!(changed.text().contains("gocryptfs.conf"), "{}", changed.text());
+    run(change).fails(2, &[]);
+    assert_ne!(fsck(&lower, &new), Some(false));
+    assert_ne!(fsck(&lower, password), Some(true));
+    run(["change", "--new-hash", "SHA-512", "--password-file", &new, "--new-password-file", password, &lower])
+        .fails(1, &["hash"]);
+
+    let out = folder.str("out");
+    run(["convert", "--raw", "--password-file", &new, &lower, &out]).succeeds();
+    assert!(fs::read(folder.path("out/Documents/old letters/big.bin")).expect("a file") == big);
+    assert_eq!(fs::read_link(folder.path("out/link")).expect("a link"), Path::new("Documents"));
+    let other = folder.str("other");
+    let into = ["convert", "--password-file", &new, "--new-format", "eCryptfs", "--new-password-file", password];
+    run(into.iter().chain(&[&*lower, &*other])).succeeds();
+    assert!(run(["cat", "--password-file", password, &other, "/Documents/old letters/big.bin"]).succeeds().out == big);
+}
+
+#[test]
+fn damage_is_named_and_the_rest_is_saved() {
+    let folder = Folder::new();
+    let (big, long) = files(&folder, "plain");
+    let (lower, password) = (folder.str("lower"), &*folder.password);
+    let convert = ["convert", "--raw-source", "--new-format", "gocryptfs", "--new-password-file", password];
+    run(convert.iter().chain(&[&*folder.str("plain"), &*lower])).succeeds();
+    let on = |verb: &[&str], rest: &[&str]| run(verb.iter().chain(&["--password-file", password, &*lower]).chain(rest));
+    let largest = &stored(Path::new(&lower))[0];
+    let mut bytes = fs::read(largest).expect("a file");
+    bytes[20_000] ^= 1;
+    fs::write(largest, &bytes).expect("written");
+    let found = on(&["verify"], &[]);
+    assert!(found.code == 4 && found.text().contains("big.bin"), "{} {}", found.text(), found.err);
+    assert_ne!(fsck(&lower, password), Some(true));
+    on(&["cat"], &["/Documents/old letters/big.bin"]).fails(4, &["verification"]);
+    let out = folder.str("out");
+    let saved = on(&["cp", "-r", "--salvage"], &[":/", &out]);
+    assert!(saved.code != 0 && saved.err.contains("big.bin"), "{} {}", saved.code, saved.err);
+    assert_eq!(fs::read(folder.path("out/Documents").join(&long)).expect("a file"), b"dear reader");
+    if let Ok(part) = fs::read(folder.path("out/Documents/old letters/big.bin")) {
+        assert!(part.len() == big.len() && part[..4096] == big[..4096], "{}", part.len());
+    }
+    // Without its configuration, nothing opens it, and nobody says that it is sound.
+    fs::remove_file(folder.path("lower/gocryptfs.conf")).expect("removed");
+    on(&["ls"], &[]).fails(3, &[]);
+    on(&["ls", "--format", "gocryptfs"], &[]).fails(3, &["gocryptfs.conf"]);
+}
+
+#[test]
+fn a_folder_is_mounted_and_gocryptfs_reads_what_was_written() {
+    for place in [MountSpace::root(), MountSpace::user()].into_iter().flatten() {
+        let (lower, dir, other) = (place.dir("lower"), place.dir("d"), place.dir("other"));
+        let password = place.folder.password.clone();
+        let created = place.run(["create", "--format", "gocryptfs", "--password-file", &password, &lower]).succeeds();
+        assert!(created.text().contains("gocryptfs.conf"), "{}", created.text());
+        place.run(["create", "--format", "gocryptfs", "--password-file", &password, &lower]).fails(1, &["not empty"]);
+        let mount = |dir: &str, more: &[&str]| {
+            place.run(["mount", "--password-file", &password].iter().chain(more).chain(&[&*lower, dir]))
+        };
+        mount(&dir, &[]).succeeds();
+        mount(&other, &[]).fails(9, &["in use", "is mounted at"]);
+        let change = ["change", "--password-file", &password, "--new-password-file", &password, &lower];
+        place.run(change).fails(9, &["in use"]);
+        let long = "l".repeat(240);
+        let inside = format!(
+            "set -e; cd {dir}; mkdir -p a/b; echo one >a/one; cp a/one a/b/two; mv a/b/two three; ln -s a/one link; \
+             truncate -s 5000 three; test $(cat link) = one; rm a/one; test $(stat -c %s three) = 5000; \
+             mkdir {long}; echo long >{long}/{long}; mv {long} a/; mv a/{long} .; rmdir a/b; \
+             head -c 300000 /dev/urandom >big; cp big copy; truncate -s 100001 copy; truncate -s 300000 copy; sync"
+        );
+        place.shell(&inside).succeeds();
+        let sum = place.shell(&format!("cd {dir}; sha256sum big copy three {long}/{long}")).succeeds().text();
+        place.unmount(&dir).succeeds();
+        if tools::program("gocryptfs").is_some() {
+            place.shell(&format!("gocryptfs -q -fsck -passfile {password} {lower}")).succeeds();
+            place.shell(&format!("gocryptfs -q -passfile {password} {lower} {dir}")).succeeds();
+            let theirs = place.shell(&format!("cd {dir}; sha256sum big copy three {long}/{long}")).succeeds().text();
+            let write = place
+                .shell(&format!("echo theirs >{dir}/a/theirs; mv {dir}/{long} {dir}/a/short; fusermount3 -u {dir}"));
+            write.succeeds();
+            assert_eq!(theirs, sum);
+            mount(&dir, &["--read-only"]).succeeds();
+            let read = format!(
+                "set -e; test $(cat {dir}/a/theirs) = theirs; test $(cat {dir}/a/short/{long}) = long; ! touch {dir}/new"
+            );
+            place.shell(&read).succeeds();
+            place.unmount(&dir).succeeds();
+        }
+        place.run(["verify", "--password-file", &password, &lower]).succeeds();
+    }
+}
+
+#[test]
+fn what_gocryptfs_does_not_have_is_refused() {
+    let folder = Folder::new();
+    let (lower, password) = (folder.str("lower"), &*folder.password);
+    let create = |more: &[&str]| {
+        run(["create", "--format", "gocryptfs", "--password-file", password].iter().chain(more).chain(&[&*lower]))
+    };
+    create(&["--key-size", "256"]).fails(1, &["fixed size"]);
+    create(&["--cipher", "twofish"]).fails(1, &["twofish", "XChaCha20-Poly1305"]);
+    create(&["--home"]).fails(1, &["--home"]);
+    create(&["--hash", "SHA-512"]).fails(1, &["hash"]);
+    assert!(!folder.path("lower").exists());
+    for (cipher, name) in [("aes-siv", "one"), ("XChaCha20-Poly1305", "two")] {
+        let lower = folder.str(name);
+        run(["create", "--format", "gocryptfs", "--cipher", cipher, "--password-file", password, &lower]).succeeds();
+        run(["ls", "--password-file", password, &lower]).succeeds();
+        assert_ne!(fsck(&lower, password), Some(false));
+    }
+    let listed = run(["create", "--list", "--json"]).succeeds().text();
+    assert!(listed.contains("gocryptfs") && listed.contains("AES-SIV"), "{listed}");
+}
