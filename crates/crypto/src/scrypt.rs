@@ -14,12 +14,12 @@ const BLOCK: usize = 64;
 /// Words of a block of Salsa20.
 const WORDS: usize = 16;
 
-/// The most bytes of memory for which [`Params::check`] succeeds.
+/// The most bytes of memory for which [`ScryptParams::check`] succeeds.
 const MOST_MEMORY: u64 = 1 << 40;
 
 /// The cost of a derivation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Params {
+pub struct ScryptParams {
     /// The number of steps, and of chunks of memory: N, a power of two.
     pub n: u64,
     /// Size of a chunk in units of 128 bytes: r.
@@ -58,7 +58,7 @@ impl fmt::Display for ScryptError {
 
 impl std::error::Error for ScryptError {}
 
-impl Params {
+impl ScryptParams {
     /// Checks the parameters (section 6).
     ///
     /// # Errors
@@ -217,7 +217,7 @@ mod tests {
 
     fn derived(password: &str, salt: &str, [n, r, p]: [u32; 3]) -> String {
         let mut out = [0; 64];
-        let params = Params { n: n.into(), r, p };
+        let params = ScryptParams { n: n.into(), r, p };
         params.derive(password.as_bytes(), salt.as_bytes(), u64::MAX, &|| true, &mut out).expect("derived");
         out.iter().map(|byte| format!("{byte:02x}")).collect()
     }
@@ -245,7 +245,7 @@ mod tests {
     #[test]
     fn absurd_costs_are_refused_before_any_work() {
         let derive = |n, r, p, available| {
-            Params { n, r, p }.derive(b"", b"", available, &|| panic!("no work was asked for"), &mut [0; 32])
+            ScryptParams { n, r, p }.derive(b"", b"", available, &|| panic!("no work was asked for"), &mut [0; 32])
         };
         for (n, r, p) in [(0, 8, 1), (1, 8, 1), (1000, 8, 1), (1024, 0, 1), (1024, 8, 0), (2, 1 << 15, 1 << 15)] {
             assert!(matches!(derive(n, r, p, u64::MAX), Err(ScryptError::Parameters(_))), "{n} {r} {p}");
@@ -254,7 +254,7 @@ mod tests {
             let refused = derive(n, r, p, 1 << 20);
             assert!(matches!(refused, Err(ScryptError::TooLittleMemory { .. })), "{n} {r} {p}: {refused:?}");
         }
-        let needed = Params { n: 1024, r: 8, p: 1 }.memory().expect("it fits");
+        let needed = ScryptParams { n: 1024, r: 8, p: 1 }.memory().expect("it fits");
         let short = ScryptError::TooLittleMemory { needed, available: needed - 1 };
         assert_eq!(derive(1024, 8, 1, needed - 1), Err(short));
     }
@@ -264,7 +264,7 @@ mod tests {
         for most in [0, 1, 5] {
             let asked = std::cell::Cell::new(0);
             let go_on = || asked.replace(asked.get() + 1) < most;
-            let stopped = Params { n: 1 << 14, r: 8, p: 2 }.derive(b"", b"", u64::MAX, &go_on, &mut [0; 32]);
+            let stopped = ScryptParams { n: 1 << 14, r: 8, p: 2 }.derive(b"", b"", u64::MAX, &go_on, &mut [0; 32]);
             assert_eq!((stopped, asked.get()), (Err(ScryptError::Stopped), most + 1));
         }
     }

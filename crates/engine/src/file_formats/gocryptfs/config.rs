@@ -6,7 +6,7 @@ use std::time::Instant;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use claviger_crypto::modes::{MessageCipher, aead};
-use claviger_crypto::scrypt::{Params, ScryptError};
+use claviger_crypto::scrypt::{ScryptError, ScryptParams};
 use claviger_crypto::{Acceleration, Secret};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -37,9 +37,9 @@ pub(super) const KEY: usize = 32;
 const SALT: usize = 32;
 
 /// The least costs that gocryptfs takes (scrypt.go).
-const LEAST: Params = Params { n: 1 << 10, r: 8, p: 1 };
+const LEAST: ScryptParams = ScryptParams { n: 1 << 10, r: 8, p: 1 };
 
-/// Bytes of a nonce of GCM before [`Flag::GcmIv128`], and in the file without [`Flag::Hkdf`].
+/// Bytes of the nonce of the master key without [`Flag::Hkdf`]: gocryptfs before 1.3.
 const SHORT_NONCE: usize = 12;
 
 /// Bytes of a nonce of GCM.
@@ -149,7 +149,7 @@ pub(super) struct Config {
     /// The whole file: fields that are not known here stay when it is rewritten.
     file: Map<String, Value>,
     sealed_key: Vec<u8>,
-    cost: Params,
+    cost: ScryptParams,
     salt: Vec<u8>,
     pub hkdf: bool,
     pub cipher: ContentCipher,
@@ -207,7 +207,7 @@ impl Config {
         Ok(Self {
             file,
             sealed_key,
-            cost: Params { n, r, p },
+            cost: ScryptParams { n, r, p },
             salt,
             hkdf,
             cipher: content_cipher(&has)?,
@@ -243,7 +243,7 @@ impl Config {
         let sealing = self.sealing(&self.key_of(passphrase, with)?, with.acceleration);
         let mut sealed = Secret::zeroed(key.len() + sealing.overhead());
         sealing.seal_in(&[0; 8], key, &mut sealed)?;
-        let Params { n, r, p } = self.cost;
+        let ScryptParams { n, r, p } = self.cost;
         let scrypt = ScryptFields { salt: STANDARD.encode(&self.salt), n, r, p, key_len: KEY as u64 };
         let scrypt = serde_json::to_value(scrypt).map_err(std::io::Error::from)?;
         self.file.insert("ScryptObject".into(), scrypt);
@@ -342,7 +342,7 @@ fn scrypt_error(error: ScryptError) -> Error {
 }
 
 /// The time that a derivation takes on this machine: measured with the least cost.
-fn microseconds(cost: Params) -> u64 {
+fn microseconds(cost: ScryptParams) -> u64 {
     static OF_LEAST: std::sync::OnceLock<u64> = std::sync::OnceLock::new();
     let of_least = *OF_LEAST.get_or_init(|| {
         let start = Instant::now();
@@ -354,9 +354,9 @@ fn microseconds(cost: Params) -> u64 {
 }
 
 /// The cost with this logarithm of N.
-fn cost(log_n: u8) -> Result<Params> {
+fn cost(log_n: u8) -> Result<ScryptParams> {
     match 1u64.checked_shl(log_n.into()) {
-        Some(n) if n >= LEAST.n && log_n <= MOST_LOG_N => Ok(Params { n, ..LEAST }),
+        Some(n) if n >= LEAST.n && log_n <= MOST_LOG_N => Ok(ScryptParams { n, ..LEAST }),
         _ => Err(Error::misuse(format!("gocryptfs takes a scrypt cost of 10 to {MOST_LOG_N}, not {log_n}"))),
     }
 }

@@ -336,9 +336,11 @@ impl Stacked {
             let mut bytes = vec![0; own.len];
             random::fill(&mut bytes)?;
             self.write_new(node, own.name.as_ref(), &bytes, new)?;
-            if let Some(wanted) = new.mode.filter(|wanted| Some(*wanted) != mode) {
-                let inherited = self.lower.attributes(node)?.mode.unwrap_or_default() & 0o7000;
-                self.lower.set_mode(node, inherited | wanted)?;
+            if let Some(wanted) = new.mode.filter(|wanted| Some(*wanted) != mode)
+                && let Some(now) = self.lower.attributes(node)?.mode
+            {
+                // It may have inherited bits from its parent.
+                self.lower.set_mode(node, now & 0o7000 | wanted)?;
             }
             self.lower.rename(folder, &unfinished, folder, stored, Renaming::Replace)
         };

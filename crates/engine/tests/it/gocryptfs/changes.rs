@@ -8,15 +8,18 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 
-use claviger_engine::Credential;
 use claviger_engine::file_formats::Stacked;
-use claviger_engine::file_formats::gocryptfs::{NameEncryption, NewFolder};
+use claviger_engine::file_formats::gocryptfs::{self, NameEncryption, NewFolder};
 use claviger_engine::store::Access;
 use claviger_engine::trees::host::HostFolder;
 use claviger_engine::trees::{Attributes, Entry, HeldNode, NewNode, Node, NodeKind, Renaming, Space, Tree, Use, find};
+use claviger_engine::{Credential, Unlock};
 
-use crate::support::gocryptfs::{PASSPHRASE, create, open, open_with, read, secret};
+use crate::support::fat;
+use crate::support::gocryptfs::{PASSPHRASE, create, open, open_with, read, secret, seen};
+use crate::support::noise;
 
 const NEW: NewNode = NewNode { mode: Some(0o644), owner: None };
 const FOLDER: NewNode = NewNode { mode: Some(0o755), owner: None };
@@ -402,4 +405,100 @@ fn a_long_name_that_is_one_of_two_of_a_file_stays_when_it_is_renamed_to_the_othe
     assert_eq!(names(&tree).len(), 2);
     assert_eq!(tree.create(root, name(&long("one")), &NEW).expect_err("it is there").kind(), Kind::AlreadyExists);
     assert_eq!(names(&tree).len(), 2);
+}
+
+/// FAT has neither permissions nor holes, and finds names in any letter case.
+#[test]
+fn a_folder_can_be_on_fat() {
+    let Some(image) = fat::mkfs(&["-F", "32"], 64 << 10) else { return };
+    let lower: Arc<dyn Tree> = Arc::from(fat::open(image.in_memory()));
+    let new = NewFolder { log_n: 10, ..NewFolder::default() };
+    gocryptfs::create(&*lower, &secret(PASSPHRASE), &new, &Unlock::with(&[])).expect("created");
+    let again = || open_with(lower.clone(), Credential::Passphrase(secret(PASSPHRASE))).expect("it opens");
+    let tree = again();
+    let root = tree.root();
+    let file = tree.create(root, name(&long("file")), &NEW).expect("created");
+    tree.write_at(file, 0, &noise(10_000, 1)).and_then(|()| tree.write_at(file, 50_000, b"end")).expect("written");
+    tree.set_len(file, 60_000).and_then(|()| tree.set_len(file, 55_001)).expect("resized");
+    let mut expected = noise(10_000, 1);
+    expected.resize(50_000, 0);
+    expected.extend(b"end");
+    expected.resize(55_001, 0);
+    assert!(read(&tree, file) == expected);
+    for (of, mode) in [("folder".to_owned(), 0o755), (long("folder"), 0o500)] {
+        let made = tree.make_folder(root, name(&of), &NewNode { mode: Some(mode), owner: None }).expect("made");
+        tree.rename(root, name(&long("file")), made, name("inner"), Renaming::Replace).expect("renamed");
+        assert!(read(&tree, file) == expected);
+        assert_eq!(tree.remove(root, name(&of)).expect_err("not empty").kind(), Kind::DirectoryNotEmpty);
+        tree.rename(made, name("inner"), root, name(&long("file")), Renaming::Replace).expect("renamed");
+        tree.rename(root, name(&of), root, name("renamed"), Renaming::Replace).expect("renamed");
+        tree.create(made, name(&long("in")), &NEW).expect("its IV went with it");
+        tree.remove(made, name(&long("in"))).and_then(|()| tree.remove(root, name("renamed"))).expect("removed");
+    }
+    tree.finish().expect("durable");
+    drop(tree);
+    let all = seen(&again());
+    assert_eq!(all.len(), 1);
+    assert!(all[name(&format!("/{}", long("file")))].1 == expected);
+    assert_eq!(lower.list(lower.root()).expect("listed").len(), 4, "nothing else is left");
+}
+
+#[test]
+fn a_block_that_is_read_while_it_is_written_is_the_old_one_or_the_new_one() {
+    let folder = tempfile::tempdir().expect("a folder");
+    create(folder.path(), &NewFolder { log_n: 10, ..NewFolder::default() });
+    let tree = open(folder.path());
+    let file = tree.create(tree.root(), name("file"), &NEW).expect("created");
+    tree.write_at(file, 0, &[0; 20_000]).expect("written");
+    thread::scope(|scope| {
+        for writer in 1..=2u8 {
+            let tree = &tree;
+            scope.spawn(move || {
+                for round in 0..200usize {
+                    let at = round * 37 % 12_000;
+                    tree.write_at(file, at as u64, &[writer; 8000]).expect("written");
+                    if round % 20 == 0 {
+                        tree.set_len(file, 20_000 + round as u64).expect("resized");
+                    }
+                }
+            });
+        }
+        for _ in 0..2 {
+            scope.spawn(|| {
+                for round in 0..400u64 {
+                    let mut part = [0xee; 9000];
+                    let len = tree.read_at(file, round * 31 % 11_000, &mut part).expect("every block verifies");
+                    assert!(len == part.len() && part.iter().all(|byte| *byte <= 2));
+                }
+            });
+        }
+    });
+    drop(tree);
+    assert!(seen(&open(folder.path()))[name("/file")].1.iter().all(|byte| *byte <= 2));
+}
+
+#[test]
+fn threads_that_make_and_remove_the_same_long_name_leave_it_whole() {
+    let folder = tempfile::tempdir().expect("a folder");
+    create(folder.path(), &NewFolder { log_n: 10, ..NewFolder::default() });
+    let tree = open(folder.path());
+    let (root, path) = (tree.root(), long("one"));
+    thread::scope(|scope| {
+        for worker in 0..3 {
+            let (tree, path) = (&tree, &path);
+            scope.spawn(move || {
+                for round in 0..150 {
+                    let done = match (round + worker) % 3 {
+                        0 => tree.create(root, name(path), &NEW).map(|node| tree.forget(node, 1)),
+                        1 => tree.remove(root, name(path)),
+                        _ => tree.rename(root, name(path), root, name(&format!("{path}{worker}")), Renaming::Replace),
+                    };
+                    let kind = done.map_err(|e| e.kind());
+                    assert!(matches!(kind, Ok(()) | Err(Kind::NotFound | Kind::AlreadyExists)), "{kind:?}");
+                }
+            });
+        }
+    });
+    let listing = tree.list_all(root).expect("listed");
+    assert!(listing.left_out.is_empty(), "{:?}", listing.left_out);
 }
