@@ -41,6 +41,9 @@ struct Explained {
     survey: Option<FolderSurvey>,
     #[serde(skip_serializing_if = "Option::is_none")]
     beside: Option<Beside>,
+    /// The file in the folder that holds its sealed key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key_file: Option<&'static str>,
     /// How the credentials that open the folder differ from the given ones, as one word.
     #[serde(skip_serializing_if = "Option::is_none")]
     with: Option<&'static str>,
@@ -128,7 +131,9 @@ impl Explained {
             0 if beside.proves() => self.say(format!("An empty {} folder, by the files beside it.", format.name())),
             _ => self.say(format!("As {}: {}.", format.name(), why.join("; "))),
         }
-        self.counts(&survey, !beside.signatures.is_empty());
+        let checked = !beside.signatures.is_empty() || format.key_file().is_some();
+        self.key_file = format.key_file();
+        self.counts(&survey, checked);
         self.lies_beside(beside);
         let damaged = !survey.problems.is_empty();
         self.damaged(&survey.problems);
@@ -146,12 +151,12 @@ impl Explained {
         Ok(())
     }
 
-    /// `signed`: whether a file beside the folder has its key's signature.
-    fn counts(&mut self, survey: &FolderSurvey, signed: bool) {
+    /// `checked`: whether a file besides the encrypted ones shows if a password is right.
+    fn counts(&mut self, survey: &FolderSurvey, checked: bool) {
         let (files, folders) = (count(survey.files, "file"), count(survey.folders, "folder"));
         self.say(format!("It has {files} and {folders}."));
         match survey.keys.len() {
-            0 if signed => {}
+            0 if checked => {}
             0 => self.say("No file records its key, so a password cannot be checked."),
             1 => self.say(format!("All its encrypted files use one key: {}.", survey::shares(&survey.keys))),
             _ => self.say(format!("Its files use several keys: {}.", survey::shares(&survey.keys))),
@@ -290,10 +295,15 @@ impl Explained {
             }
             ErrorKind::WrongCredential(why) => {
                 self.say(format!("Neither the given password nor a variant of it opens it: {why}."));
-                self.advise(
-                    "It opens with the login password at the time of its last change, or with the mount passphrase \
-                     itself.",
-                );
+                self.advise(match self.key_file {
+                    Some(file) => format!(
+                        "An older copy of {file} opens with the password of its time. The master key opens the folder, too: \
+                         --volume-key-file."
+                    ),
+                    None => "It opens with the login password at the time of its last change, or with the mount \
+                             passphrase itself."
+                        .to_owned(),
+                });
             }
             _ => {
                 if let Some(hint) = advice::to_try(&error) {

@@ -20,6 +20,8 @@ struct Checked {
     #[serde(flatten)]
     path: FileName,
     format: &'static str,
+    /// Whether the contents were authenticated, too.
+    contents_verified: bool,
     #[serde(flatten)]
     survey: FolderSurvey,
     damaged: bool,
@@ -32,13 +34,14 @@ pub fn run(open: &OpenArgs, inside: Option<&std::ffi::OsStr>, json: bool) -> any
     let OpenFolder { tree, lower, format, .. } = found.unlock(&mut found.credentials()?)?;
     let survey = survey::with_contents(format, &*lower, &tree)?;
     let damaged = !survey.problems.is_empty();
-    output::print(&Checked { path, format: format.name(), survey, damaged }, json)?;
+    let contents_verified = format.verifies();
+    output::print(&Checked { path, format: format.name(), contents_verified, survey, damaged }, json)?;
     if damaged { Err(Silent::damaged().into()) } else { Ok(()) }
 }
 
 impl Report for Checked {
     fn text(&self, out: &mut dyn Write) -> io::Result<()> {
-        let Self { path, format, survey, damaged: _ } = self;
+        let Self { path, format, contents_verified, survey, damaged: _ } = self;
         let FolderSurvey { files, folders, bytes, clear, problems, .. } = survey;
         let (files, folders) = (count(*files, "file"), count(*folders, "folder"));
         writeln!(out, "{path}: {format}, {files} and {folders}, {}", size::exact(*bytes))?;
@@ -47,6 +50,9 @@ impl Report for Checked {
             writeln!(out, "{} not encrypted.", are(*clear, "file"))?;
         }
         match problems.len() as u64 {
+            0 if *contents_verified => {
+                writeln!(out, "Every name decrypts, and every block of every file was read and verified.")
+            }
             0 => writeln!(
                 out,
                 "Every file has a sound header and complete, readable contents. Their correctness was not checked."

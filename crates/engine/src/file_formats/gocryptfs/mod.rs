@@ -72,7 +72,12 @@ impl FileFormat for Gocryptfs {
         Ok(match root.read(CONFIG.as_ref(), MOST) {
             Ok(Some(bytes)) if config::is_config(&bytes) => Verdict::Yes(vec![format!("it has a {CONFIG}")]),
             Ok(_) => Verdict::Possible(vec![format!("its {CONFIG} cannot be read")]),
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Verdict::No(vec![format!("no {CONFIG} in it")]),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                match root.read(FOLDER_FILE.name.as_ref(), FOLDER_FILE.len) {
+                    Ok(_) => Verdict::Possible(vec![format!("it has a {}, but no {CONFIG}", FOLDER_FILE.name)]),
+                    Err(_) => Verdict::No(vec![format!("no {CONFIG} in it")]),
+                }
+            }
             Err(e) => return Err(e.into()),
         })
     }
@@ -115,7 +120,9 @@ fn read_config(lower: &(dyn Tree + 'static)) -> Result<Config> {
     match root.read(CONFIG.as_ref(), MOST) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => {
             let what = format!("not a gocryptfs folder: no {CONFIG} in it");
-            Err(ErrorKind::NotThisFormat(what).into())
+            Err(Error::new(ErrorKind::NotThisFormat(what)).hint(
+                "If it was one, look for a copy of that file in a backup: nothing in the folder opens without it.",
+            ))
         }
         read => match read? {
             Some(bytes) => Config::parse(&bytes),
