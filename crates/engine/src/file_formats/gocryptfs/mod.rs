@@ -166,31 +166,44 @@ fn written_key(given: &Secret) -> Result<Secret> {
     Ok(key)
 }
 
-/// Tries the keys on names and files of the root folder. Returns whether something proves them.
+/// How often a key was right and wrong.
+#[derive(Default)]
+struct Evidence {
+    right: usize,
+    wrong: usize,
+}
+
+impl Evidence {
+    fn add(&mut self, right: bool) {
+        *(if right { &mut self.right } else { &mut self.wrong }) += 1;
+    }
+}
+
+/// Tries the keys on files and names of the root folder. Returns whether something proves them. A block of a file has a tag; one
+/// name in 256 also decrypts with a wrong key.
 fn prove(lower: &(dyn Tree + 'static), keys: &Keys) -> Result<bool> {
     let root = StoredFolder { tree: lower, folder: lower.root() };
     let iv = keys.name_iv(root).ok();
-    let (mut right, mut wrong) = (false, false);
+    let (mut blocks, mut names) = (Evidence::default(), Evidence::default());
     for entry in lower.list(root.folder)?.iter().take(MOST_TRIED) {
         if keys.role(&entry.name, true) != NameRole::Name {
             continue;
         }
         if let Some(iv) = iv.as_ref().filter(|_| keys.encrypts_names()) {
-            let opens = keys.plain_name(&entry.name, iv)?.is_some();
-            (right, wrong) = (right || opens, wrong || !opens);
+            names.add(keys.plain_name(&entry.name, iv)?.is_some());
         }
         if entry.kind == NodeKind::File {
             let file = HeldNode::take(lower, root.folder, entry)?;
             let of = StoredFile { tree: lower, file: file.node(), contents: file.node() };
             // Skip files that may not be read.
-            let opens = keys.opens(of).unwrap_or_default();
-            (right, wrong) = (right || opens == Some(true), wrong || opens == Some(false));
+            keys.opens(of).unwrap_or_default().into_iter().for_each(|right| blocks.add(right));
         }
     }
-    if wrong && !right {
-        return Err(ErrorKind::WrongCredential("the master key opens no name and no file of the folder".into()).into());
+    let wrong = if blocks.right + blocks.wrong > 0 { blocks.right == 0 } else { names.right == 0 && names.wrong > 0 };
+    if wrong {
+        return Err(ErrorKind::WrongCredential("the master key opens no file and no name of the folder".into()).into());
     }
-    Ok(right)
+    Ok(blocks.right > 0 || names.right > 1 && names.right > names.wrong)
 }
 
 /// Makes an empty folder one of gocryptfs, whose master key is random.
