@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::Path;
 
-use crate::create::{Choices, FOLDER, RECOVERY_KEY, RECOVERY_PASSWORD, hidden};
+use crate::create::{Choices, RECOVERY_KEY, RECOVERY_PASSWORD, hidden};
 use crate::form::{Field, Form, Guessing, Input, unused};
 use crate::header::{Conversion, Header, conversion, partition};
 use crate::open::{FAMILY, Volume};
@@ -149,7 +149,7 @@ fn forms(volume: &Volume, all: &[Choices], home: &Path, t: &Texts) -> Vec<Form> 
     let said = [t.restore, t.restore_explanation, t.restore_button];
     add(volume.backs_up_header(), &["header", "restore", "--yes"], restore, said, t.restore_warning);
     // An encrypted folder is not a volume, so no copy can go into it.
-    let all: Vec<&Choices> = all.iter().filter(|choices| choices.format != FOLDER).collect();
+    let all: Vec<&Choices> = all.iter().filter(|choices| !choices.folder).collect();
     let same = all.iter().position(|choices| choices.format == format);
     let formats = all.iter().map(|choices| (choices.format.clone(), choices.format.clone())).collect();
     let formats = Field::new(t.format, NEW_FORMAT, Input::Choice(same.unwrap_or(0), formats));

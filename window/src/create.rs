@@ -21,6 +21,9 @@ pub struct Choices {
     /// How many guesses of a password one graphics card makes per second: for each hash, or a single number without hashes.
     #[serde(default)]
     pub guesses_per_second: Vec<f64>,
+    /// Whether it is an encrypted folder.
+    #[serde(default)]
+    pub folder: bool,
 }
 
 /// The first question's answers, in the words of `claviger lab recommend`.
@@ -189,7 +192,7 @@ impl Create {
     /// Takes an encrypted folder, and asks the rest.
     pub fn take_folder(&mut self, home: &Path, texts: &Texts) {
         (self.recommended, self.answered, self.space_of) = (None, Some(self.answers()), None);
-        let form = asked(FOLDER, texts.create_title, false, home, texts);
+        let form = asked(FOLDER, true, texts.create_title, false, home, texts);
         self.form = Some(Form { guessing: guessing(&self.all, FOLDER), ..form });
     }
 
@@ -242,7 +245,7 @@ impl Create {
         self.trouble = self.recommended.is_none().then(|| format!("{} {best}", texts.nothing_fits));
         let shared = self.shared.contains(&true);
         self.form = self.recommended.as_ref().map(|it| {
-            let form = asked(&it.format, texts.create_title, shared, home, texts);
+            let form = asked(&it.format, false, texts.create_title, shared, home, texts);
             let words = form.words.into_iter().chain(it.options.iter().map(Into::into)).collect();
             Form { words, guessing: guessing(&self.all, &it.format), ..form }
         });
@@ -323,10 +326,9 @@ fn new_file(home: &Path, name: &str) -> Input {
 }
 
 /// The last questions: place, size, password and file system. A folder has no size: it grows with its files.
-fn asked(format: &str, title: &'static str, shared: bool, home: &Path, texts: &Texts) -> Form {
-    let folder = format == FOLDER;
+fn asked(format: &str, folder: bool, title: &'static str, shared: bool, home: &Path, texts: &Texts) -> Form {
     let (label, name) = match format {
-        FOLDER => (texts.new_folder, "private"),
+        _ if folder => (texts.new_folder, "private"),
         _ if format.starts_with("LUKS") => (texts.where_to, "private.luks"),
         _ => (texts.where_to, "private.hc"),
     };
@@ -337,7 +339,7 @@ fn asked(format: &str, title: &'static str, shared: bool, home: &Path, texts: &T
         fields.push(file_systems(format, shared, texts));
     }
     let words = ["create", "--format", format].map(OsString::from).to_vec();
-    let explanation = if folder { texts.folder_explanation } else { "" };
+    let explanation = if format == FOLDER { texts.folder_explanation } else { "" };
     Form { title, explanation, button: texts.create, words, fields, ..Form::default() }
 }
 
@@ -358,15 +360,15 @@ fn expert(choices: &Choices, home: &Path, texts: &Texts) -> Form {
     };
     let text = || Input::Text(String::new());
     let format = &*choices.format;
-    let mut form = asked(format, texts.expert_title, false, home, texts);
+    let (luks2, folder) = (format == "LUKS2", choices.folder);
+    let mut form = asked(format, folder, texts.expert_title, false, home, texts);
     form.guessing = guessing(std::slice::from_ref(choices), format);
-    let (luks2, folder) = (format == "LUKS2", format == FOLDER);
     let further = [
         (true, texts.cipher, "--cipher", choice(&choices.ciphers)),
         (!folder, texts.hash, "--hash", choice(&choices.hashes)),
         (!folder, texts.keyfiles, "--keyfile", Input::Paths(Vec::new())),
         (format == "VeraCrypt", texts.pim, "--pim", text()),
-        (format.starts_with("LUKS") || folder, texts.key_size, "--key-size", text()),
+        (format.starts_with("LUKS") || format == FOLDER, texts.key_size, "--key-size", text()),
         (luks2, texts.sector_size, "--sector-size", text()),
         (luks2, texts.integrity, "--integrity", text()),
         (luks2 || format == "BitLocker", texts.label, "--label", text()),

@@ -7,7 +7,7 @@ use crate::texts::ENGLISH;
 fn all() -> Vec<Choices> {
     let choices = |(format, rate): (&str, f64)| {
         let (ciphers, hashes) = (Vec::new(), Vec::new());
-        Choices { format: format.into(), ciphers, hashes, guesses_per_second: vec![rate] }
+        Choices { folder: false, format: format.into(), ciphers, hashes, guesses_per_second: vec![rate] }
     };
     [("LUKS2", 100.0), ("VeraCrypt", 7000.0)].map(choices).to_vec()
 }

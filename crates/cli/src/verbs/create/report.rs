@@ -20,6 +20,8 @@ pub struct Listed {
     pub format: &'static str,
     #[serde(flatten)]
     pub choices: Choices,
+    /// Whether it is an encrypted folder.
+    pub folder: bool,
 }
 
 #[derive(Serialize)]
@@ -111,19 +113,19 @@ pub fn tell_filling(out: &mut dyn Write, size: u64, seconds: f64, filling: Optio
 
 /// What can be created: the volumes, then the encrypted folders.
 pub fn listed() -> Vec<Listed> {
-    let volumes = FORMATS.iter().filter_map(|format| Some((format.name(), format.creator()?.choices())));
+    let volumes = FORMATS.iter().filter_map(|format| Some((format.name(), format.creator()?.choices(), false)));
     let of_folder = |ciphers| Choices { ciphers, hashes: Vec::new(), complete: true, min_len: 0 };
     let folders = FILE_FORMATS.iter().map(|format| (format.name(), format.ciphers()));
     let folders = folders.filter(|(_, ciphers)| !ciphers.is_empty());
-    let folders = folders.map(|(name, ciphers)| (name, of_folder(ciphers)));
-    volumes.chain(folders).map(|(format, choices)| Listed { format, choices }).collect()
+    let folders = folders.map(|(name, ciphers)| (name, of_folder(ciphers), true));
+    volumes.chain(folders).map(|(format, choices, folder)| Listed { format, choices, folder }).collect()
 }
 
 impl Report for Vec<Listed> {
     fn text(&self, out: &mut dyn Write) -> io::Result<()> {
-        for Listed { format, choices } in self {
+        for Listed { format, choices, folder } in self {
             match choices.min_len {
-                0 => writeln!(out, "{format}, an encrypted folder")?,
+                _ if *folder => writeln!(out, "{format}, an encrypted folder")?,
                 len => writeln!(out, "{format}, from {} on", size::exact(len))?,
             }
             writeln!(out, "  ciphers: {}", choices.ciphers.join(", "))?;
