@@ -10,7 +10,6 @@ use claviger_engine::opening::HeaderFound;
 use claviger_engine::spec::Cost;
 use claviger_engine::store::{Access, FileStore};
 use claviger_engine::{Advice, Credential, Error, ErrorKind, Format, Header, Opening, Spec, Store, Unlock};
-use claviger_serve::sessions;
 use serde::Serialize;
 
 use crate::opening::unlock_args::FormatArgs;
@@ -66,7 +65,7 @@ impl OpenArgs {
         prompt::about(&self.path);
         let cancel = cancel::install()?;
         let at = |e: Error| e.at(self.how.header_file().unwrap_or(&self.path));
-        let opening = self.how.opening(&self.path)?.access(access).by_backup(true).borrowing(sessions::BORROW);
+        let opening = self.how.opening(&self.path)?.access(access).by_backup(true).borrowing(remote::BORROW);
         let mut found = opening.find_header()?;
         found.check(&self.how.unlock(&[])).map_err(at)?;
         let needed = needed(&*found.header).map_err(at)?;
@@ -217,7 +216,7 @@ impl HeaderArgs {
     /// How to open the volume, as the options say. A volume that this user has mounted or serves stays in use.
     pub fn opening(&self) -> claviger_engine::Result<Opening> {
         let opening = remote::opening(&self.path, None)?.partition(self.partition).format(self.format.name());
-        Ok(opening.borrowing(sessions::BORROW))
+        Ok(opening.borrowing(remote::BORROW))
     }
 
     /// Finds the header.

@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Once};
 
-use claviger_engine::store::{Access, FileStore};
+use claviger_crypto::hash::SHA256;
+use claviger_engine::store::{Access, Borrow, FileStore};
 use claviger_engine::{Error, Opening, Result, Store};
 use claviger_serve::nbd::remote::RemoteOptions;
 use claviger_serve::remote::{Helper, RemoteAddress, Writers, helpers};
@@ -50,6 +51,18 @@ pub fn remote(name: &Path) -> Result<Option<RemoteAddress>> {
             )));
     }
     place.map_err(|e| e.at(name))
+}
+
+/// What distinguishes the remote store of this name from others with the same name; `None` for a path.
+///
+/// # Errors
+/// Those of [`remote`] and of [`RemoteAddress::identity`].
+pub fn identity(name: &Path) -> Result<Option<String>> {
+    let Some(place) = remote(name)? else { return Ok(None) };
+    let identity = place.identity().map_err(|e| e.at(name))?;
+    let mut digest = [0; 32];
+    SHA256.checksum(&[identity.as_bytes()], &mut digest);
+    Ok(Some(digest.iter().map(|byte| format!("{byte:02x}")).collect()))
 }
 
 /// Whether the name is that of a remote store, not a path.
@@ -100,20 +113,24 @@ pub fn open(name: &Path, access: Access) -> Result<Arc<dyn Store>> {
     }
 }
 
+/// How to borrow what a process of this user mounts or serves.
+pub const BORROW: Borrow = Borrow { file: sessions::borrow, remote: borrow_remote };
+
+fn borrow_remote(name: &Path, access: Access) -> Result<Option<Arc<dyn Store>>> {
+    identity(name)?.map_or(Ok(None), |identity| sessions::borrow_remote(&identity, access))
+}
+
 /// Like [`open`], for writing, but borrows what a process of this user mounts or serves.
 ///
 /// # Errors
-/// Those of [`open`] and of [`sessions::BORROW`].
+/// Those of [`open`] and of [`BORROW`].
 pub fn open_or_borrow(name: &Path) -> Result<Arc<dyn Store>> {
     let access = Access::ReadWrite;
     let Some(place) = remote(name)? else {
-        return Ok(Arc::new(FileStore::open_or_borrow(name, access, sessions::BORROW)?));
+        return Ok(Arc::new(FileStore::open_or_borrow(name, access, BORROW)?));
     };
-    let borrowed = (sessions::BORROW.remote)(name, access).and_then(|borrowed| match borrowed {
-        Some(store) => Ok(store),
-        None => opened(name, &place, access),
-    });
-    borrowed.map_err(|e| e.at(name))
+    let borrowed = borrow_remote(name, access).map_err(|e| e.at(name))?;
+    borrowed.map_or_else(|| opened(name, &place, access).map_err(|e| e.at(name)), Ok)
 }
 
 /// Opens the remote store. Warns once if nothing keeps other machines from writing to it at the same time.

@@ -186,6 +186,7 @@ pub fn record(path: &Path, facts: Option<&Facts>, size: u64) -> anyhow::Result<S
     let VolumeEncryption { format, cipher, mode } = facts.map_or_else(VolumeEncryption::none, Facts::encryption);
     Ok(SessionRecord {
         volume: remote::absolute(path)?,
+        remote: remote::identity(path)?,
         dir: None,
         uri: None,
         filesystem: None,

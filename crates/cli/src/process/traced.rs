@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use claviger_engine::store::{HeaderLock, InUseResizing};
+use claviger_engine::store::{Growth, HeaderLock};
 use claviger_engine::{Error, Result, Store};
 
 use crate::opening::new_file;
@@ -135,8 +135,8 @@ impl Store for Traced {
         self.inner.set_len(len)
     }
 
-    fn resize_in_use(&self, resizing: &InUseResizing) -> io::Result<()> {
-        self.inner.resize_in_use(resizing)
+    fn grow(&self, growth: &Growth) -> io::Result<()> {
+        self.inner.grow(growth)
     }
 
     fn discard(&self, offset: u64, len: u64) -> io::Result<()> {

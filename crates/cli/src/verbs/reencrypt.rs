@@ -17,7 +17,7 @@ use claviger_engine::internal::files;
 use claviger_engine::store::{Access, Bypass, FileStore};
 use claviger_engine::volume::ConversionKind;
 use claviger_engine::{Credential, Error, ErrorKind, Result, Store, Unlock};
-use claviger_serve::{inherited, sessions};
+use claviger_serve::inherited;
 use serde::Serialize;
 
 use crate::opening::cost::NewCostArgs;
@@ -316,7 +316,7 @@ impl Args {
         }
         // Only the header of the volume in use is borrowed, never that of another volume.
         let open = || match data.lender() {
-            Some(_) => FileStore::open_or_borrow(path, Access::ReadWrite, sessions::BORROW),
+            Some(_) => FileStore::open_or_borrow(path, Access::ReadWrite, remote::BORROW),
             None => FileStore::open(path, Access::ReadWrite),
         };
         let existing = path.exists().then(open).transpose()?;

@@ -4,19 +4,18 @@ use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
 
 use claviger_engine::diagnosis;
 use claviger_engine::formats::Resizing;
 use claviger_engine::store::{Access, FileStore};
-use claviger_engine::{Advice, Error, Spec, Store, Unlock};
+use claviger_engine::{Advice, Error, ErrorKind, Spec, Store, Unlock};
 use claviger_serve::mount;
 use claviger_serve::sessions::{Runtime, Session, SessionRecord};
 use serde::Serialize;
 
 use crate::opening::editing::Named;
-use crate::opening::full_disk;
 use crate::opening::{OpenArgs, ProtectArgs};
+use crate::opening::{full_disk, remote};
 use crate::terminal::file_name::FileName;
 use crate::terminal::output::{self, Report};
 use crate::terminal::progress::Progress;
@@ -30,9 +29,9 @@ const SECTOR: u64 = 4096;
 /// For LUKS, TrueCrypt and VeraCrypt. --size is the space for files; `create --size` is the whole file, header
 /// included.
 ///
-/// A volume that you have mounted or serve changes its size, too: the mount follows, and NBD clients see the new size when they
-/// connect again. It shrinks only if the file system in it is smaller already, or Btrfs with --filesystem. If its device or remote
-/// store has grown, omit --size. Not possible in use: with --protect-hidden or tags.
+/// A volume that you have mounted or serve can grow, too: the mount follows, and NBD clients see the new size when they connect
+/// again. If its device or remote store has grown, omit --size. To shrink it, or to resize one that is open with --protect-hidden or
+/// has tags, unmount it first.
 ///
 /// The file system inside is not resized, unless --filesystem says so: shrink it before, or grow it afterwards. With the volume mounted by
 /// `claviger mount --filesystem none VOLUME DIR`, use `resize2fs DIR/volume` or `ntfsresize DIR/volume`. Mounted with
@@ -68,7 +67,7 @@ pub struct Args {
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     size: Option<u64>,
 
-    /// Also resize the file system in it, mounted by claviger as root: ext3, ext4, XFS and Btrfs grow, Btrfs shrinks
+    /// Also grow the file system in it: ext3, ext4, XFS or Btrfs, mounted by claviger as root
     #[arg(long)]
     filesystem: bool,
 
@@ -98,8 +97,6 @@ struct Resized {
     stored: u64,
     /// Whether the file system in it has grown, too.
     filesystem_grown: bool,
-    /// Whether the file system in it was shrunk first.
-    filesystem_shrunk: bool,
     /// If the volume is mounted or served: the record of that.
     #[serde(skip)]
     in_use: Option<SessionRecord>,
@@ -162,14 +159,6 @@ fn refuse(args: &Args, named: &Named) -> claviger_engine::Result<()> {
         )
         .hint("To resize the file's own volume, omit --header."));
     }
-    let Some(file) = &named.file else { return args.size.map_or(Ok(()), |_| Err(no_file())) };
-    if file.is_block_device() && args.size.is_some() {
-        let error = Error::unsupported("resizing a block device");
-        return Err(match named.editor.size_sealed() {
-            true => error.advise(Advice::CopyVolume),
-            false => error.hint("A volume of dynamic size follows the size of its device automatically."),
-        });
-    }
     if args.open.header_args().in_partition() {
         return Err(Error::misuse("a partition's size is set by its partition table"));
     }
@@ -180,6 +169,14 @@ fn refuse(args: &Args, named: &Named) -> claviger_engine::Result<()> {
     }
     if args.protect.on_stdin() && args.open.password_on_stdin() {
         return Err(Error::misuse("only one of the two passwords can come from standard input"));
+    }
+    let Some(file) = &named.file else { return args.size.map_or(Ok(()), |_| Err(no_file())) };
+    if file.is_block_device() && args.size.is_some() {
+        let error = Error::unsupported("resizing a block device");
+        return Err(match named.editor.size_sealed() {
+            true => error.advise(Advice::CopyVolume),
+            false => error.hint("A volume of dynamic size follows the size of its device automatically."),
+        });
     }
     Ok(())
 }
@@ -201,16 +198,19 @@ impl Args {
         let before = resizing.before;
         let size = resizing.size;
         let in_use = self.in_use(file)?.map(|session| session.record);
-        let shrinks = size < before;
-        let command = self.filesystem_command(before, size, in_use.as_ref())?;
-        let (filesystem_grown, filesystem_shrunk) = (command.is_some() && !shrinks, command.is_some() && shrinks);
-        let stored = resizing.len;
-        let resized = Resized { path, format, before, size, stored, filesystem_grown, filesystem_shrunk, in_use };
+        if file.lender().is_some() && (size < before || resizing.len < file.len()) {
+            let holder = Some("claviger mounts or serves it, so it can only grow".to_owned());
+            return Err(
+                at(Error::new(ErrorKind::InUse { holder }).hint("Nothing was changed. Unmount it first.")).into()
+            );
+        }
+        let growth = self.filesystem_growth(before, size, in_use.as_ref())?;
+        let resized =
+            Resized { path, format, before, size, stored: resizing.len, filesystem_grown: growth.is_some(), in_use };
         let lost = lost(&resizing, self, file.len());
-        // Its file system says by itself how much it needs.
-        if lost >= SECTOR && !self.yes && !filesystem_shrunk {
+        if lost >= SECTOR && !self.yes {
             let (lost, path) = (size::exact(lost), output::printable(&resized.path));
-            let question = match (shrinks, resizing.len < file.len()) {
+            let question = match (size < before, resizing.len < file.len()) {
                 (true, _) => format!(
                     "The last {lost} of {path} will be cut off and lost.{also_lost} The file system in it must \
                      already be smaller: resize2fs, ntfsresize and btrfs can shrink theirs. Did you shrink it?"
@@ -228,9 +228,6 @@ impl Args {
             prompt::consent(&question, "--yes", |why| at(Error::misuse(format!("the size was not changed{why}"))))?;
         }
         advice::warn(&resizing.prepared.warnings);
-        if let (true, Some(command)) = (shrinks, &command) {
-            mount::resize_filesystem(command).map_err(|e| at(e).hint("Nothing was changed."))?;
-        }
         let bar = Progress::bytes("Filling");
         let show = |done, all| bar.at(done, all);
         let spec = Spec { quick: self.quick, cancel: Some(cancel::flag()), progress: Some(&show), ..Spec::default() };
@@ -238,7 +235,7 @@ impl Args {
         let done = resizing.carry_out(file, &spec);
         drop(bar);
         done.map_err(|e| at(full_disk::explained(e, &self.open.path, resizing.len.saturating_sub(before))))?;
-        self.report(resized, command.filter(|_| !shrinks))
+        self.report(resized, growth)
     }
 
     /// Lets a volume of dynamic size that is in use have the present size of its file or device.
@@ -262,7 +259,7 @@ impl Args {
         let session = self.in_use(store)?;
         let before = session.as_ref().and_then(|session| session.status()?.size).unwrap_or(present.before);
         let in_use = session.map(|session| session.record);
-        let growth = self.filesystem_command(before, present.before, in_use.as_ref())?;
+        let growth = self.filesystem_growth(before, present.before, in_use.as_ref())?;
         present.follow(store).map_err(at)?;
         let resized = Resized {
             path: FileName::path(&self.open.path),
@@ -271,7 +268,6 @@ impl Args {
             size: present.before,
             stored: store.len(),
             filesystem_grown: growth.is_some(),
-            filesystem_shrunk: false,
             in_use,
         };
         self.report(resized, growth)
@@ -280,7 +276,7 @@ impl Args {
     /// Grows the file system, and reports what was done.
     fn report(&self, resized: Resized, growth: Option<Vec<OsString>>) -> anyhow::Result<()> {
         if let Some(growth) = growth {
-            mount::resize_filesystem(&growth).map_err(|e| {
+            mount::grow_filesystem(&growth).map_err(|e| {
                 let left = format!("The volume has grown, its file system has not: {}", output::command(&growth));
                 e.at(&self.open.path).hint(left)
             })?;
@@ -294,16 +290,17 @@ impl Args {
             return Ok(None);
         }
         let number = store.file().map(FileStore::number).transpose()?;
-        let is_it = |name: &Path| match number {
-            Some(number) => fs::metadata(name).is_ok_and(|volume| (volume.dev(), volume.ino()) == number),
-            None => name == self.open.path,
+        let identity = remote::identity(&self.open.path)?;
+        let is_it = |record: &SessionRecord| match number {
+            Some(number) => fs::metadata(&record.volume).is_ok_and(|volume| (volume.dev(), volume.ino()) == number),
+            None => identity.is_some() && record.remote == identity,
         };
-        let here = |session: &Session| session.alive() && is_it(&session.record.volume);
+        let here = |session: &Session| session.alive() && is_it(&session.record);
         Ok(Runtime::of_this_user()?.sessions()?.into_iter().find(here))
     }
 
     /// The command for --filesystem.
-    fn filesystem_command(
+    fn filesystem_growth(
         &self,
         before: u64,
         size: u64,
@@ -313,28 +310,34 @@ impl Args {
             return Ok(None);
         }
         let at = |e: Error| e.at(&self.open.path);
+        if size < before {
+            return Err(
+                at(Error::misuse("--filesystem only grows a file system").hint("Shrink it before the volume.")),
+            );
+        }
         let record = in_use.ok_or_else(|| {
             at(Error::misuse("the volume is not mounted").hint("Mount it as root first, or omit --filesystem."))
         })?;
-        let command = match size < before {
-            true => mount::filesystem_shrinking(record, size)?,
-            false => mount::filesystem_growth(record)?,
-        };
-        mount::can_resize(&command)?;
+        let command = mount::filesystem_growth(record)?;
+        mount::can_grow(&command)?;
         Ok(Some(command))
     }
 }
 
 impl Report for Resized {
     fn text(&self, out: &mut dyn Write) -> io::Result<()> {
-        let Self { path, format: _, before, size, stored, filesystem_grown, filesystem_shrunk, in_use } = self;
+        let Self { path, format: _, before, size, stored, filesystem_grown, in_use } = self;
         let (shown, whole) = (output::printable(path), size::short(*stored));
         writeln!(out, "{shown}: {} of {whole} for files, previously {}", size::exact(*size), size::exact(*before))?;
-        if *filesystem_shrunk {
-            return writeln!(out, "The file system in it was shrunk first.");
-        }
-        if size <= before {
-            return Ok(());
+        match in_use {
+            Some(SessionRecord { remote: Some(_), .. }) if size == before => {
+                return writeln!(
+                    out,
+                    "Its server reports no other size. If the store has grown, the server may have to be restarted."
+                );
+            }
+            _ if size <= before => return Ok(()),
+            _ => {}
         }
         if *filesystem_grown {
             return writeln!(out, "The file system in it has grown, too.");

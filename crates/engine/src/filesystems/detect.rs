@@ -198,43 +198,6 @@ pub(super) fn sector_size(store: &dyn Store) -> io::Result<Option<u64>> {
     Ok(Some(found.filter(|size| size.is_power_of_two()).map_or(SMALLEST_SECTOR, u64::from).max(SMALLEST_SECTOR)))
 }
 
-/// The file system in `store`, and the size that it records, in bytes; `None` for a size that is not known, or not read here. Fields
-/// are those of [`sector_size`]'s sources.
-///
-/// # Errors
-/// Those of the store.
-pub(super) fn recorded_size(store: &dyn Store) -> io::Result<Option<(Kind, Option<u64>)>> {
-    /// The flag for 64-bit block numbers (linux/fs/ext4/ext4.h, `EXT4_FEATURE_INCOMPAT_64BIT`).
-    const WIDE: u32 = 0x80;
-    let bytes = beginning(store)?;
-    let Some(kind) = kind(&bytes) else { return Ok(None) };
-    let start = Start(&bytes);
-    let big_u32 = |at| start.bytes(at).copied().map(u32::from_be_bytes).map(u64::from);
-    let big_u64 = |at| start.bytes(at).copied().map(u64::from_be_bytes);
-    let power = |log2: u32| 1u64.checked_shl(log2);
-    let product = |count: Option<u64>, unit: Option<u64>| count?.checked_mul(unit?);
-    let size = match kind {
-        Kind::Fat12 | Kind::Fat16 | Kind::Fat32 => {
-            let short = start.u16(19).filter(|sectors| *sectors > 0).map(u64::from);
-            product(short.or_else(|| start.u32(32).map(u64::from)), start.u16(11).map(u64::from))
-        }
-        Kind::ExFat => product(start.u64(72), start.bytes::<1>(108).and_then(|log2| power(log2[0].into()))),
-        // Its last sector, a copy of the first, is not counted.
-        Kind::Ntfs => product(start.u64(40).and_then(|sectors| sectors.checked_add(1)), start.u16(11).map(u64::from)),
-        Kind::Ext2 | Kind::Ext3 | Kind::Ext4 => {
-            let wide = start.u32(0x460).is_some_and(|features| features & WIDE != 0);
-            let high = start.u32(0x550).filter(|_| wide).unwrap_or(0);
-            let blocks = start.u32(0x404).map(|low| u64::from(high) << 32 | u64::from(low));
-            product(blocks, start.u32(0x418).and_then(|log2| power(log2.saturating_add(10))))
-        }
-        Kind::Xfs => product(big_u64(8), big_u32(4)),
-        // That of this device: a file system may have several.
-        Kind::Btrfs => start.u64(0x100d1),
-        _ => None,
-    };
-    Ok(Some((kind, size)))
-}
-
 /// The kind of file system that begins with these bytes: [`LOOKED_AT`] of them, or the whole store.
 pub(crate) fn kind(start: &[u8]) -> Option<Kind> {
     let start = Start(start);

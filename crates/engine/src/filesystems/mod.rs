@@ -99,14 +99,6 @@ pub fn instead_of_files(store: &dyn Store) -> Error {
     Error::new(ErrorKind::NotThisFormat(what)).advise(Advice::ChooseLogicalVolume(names))
 }
 
-/// The file system in `store`, and the size that it records, in bytes; `None` for a size that is not known here.
-///
-/// # Errors
-/// Those of the store.
-pub fn recorded_size(store: &dyn Store) -> Result<Option<(Kind, Option<u64>)>> {
-    Ok(detect::recorded_size(store)?)
-}
-
 /// The sector size, in bytes, that the file system or partition table in `store` was made for. It does not work on a disk with
 /// larger sectors. `None` if `store` holds neither.
 ///

@@ -7,7 +7,7 @@ use super::change::Prepared;
 use super::filling;
 use crate::error::{Error, ErrorKind, Result};
 use crate::spec::Spec;
-use crate::store::{FileStore, InUseResizing, Store};
+use crate::store::{FileStore, Growth, Store};
 
 /// A prepared change of a volume's size.
 #[derive(Debug)]
@@ -34,47 +34,34 @@ impl Resizing {
     /// before the header includes it. The file is never longer than what has been filled. So when the change is resumed after a
     /// crash, no part of the file merely looks done. A shrinking file is cut last.
     ///
-    /// A process that lends the file hears of a smaller size before anything is changed, and of a larger one at last.
-    ///
     /// # Errors
     /// `Io`, such as a full file system, and `Cancelled`: the header is then unchanged, and the file has its old length again.
     /// Those of [`crate::edit::Edit::carry_out`]: additional space in the file is then outside the volume, or filled. `InUse` if the
     /// process that lends the file cannot use the new size.
     pub fn carry_out(&self, file: &FileStore, spec: &Spec<'_>) -> Result<()> {
+        let growth = Growth { start: self.start, len: self.size, rehearse: true };
+        let refused = |e: Error| e.hint("Unmount it first. Nothing was changed.");
+        if file.lender().is_some() && self.len < file.len() {
+            return Err(refused(in_use("its file cannot become shorter meanwhile")));
+        }
+        tell_lender(file, &growth).map_err(not_grown).map_err(refused)?;
         let old = file.len();
-        let cuts = self.size < self.before || self.len < old;
-        let asked = InUseResizing { start: self.start, len: self.size, stored: self.len, rehearse: true };
-        tell_lender(file, &asked).map_err(|e| not_resized(e).hint("Unmount it first. Nothing was changed."))?;
-        if cuts {
-            self.tell(file, "Nothing was changed in the file.")?;
+        if self.end.min(old) < self.len {
+            self.make_room(file, spec).map_err(|e| match file.change_len(old) {
+                Ok(()) => e.hint("The volume has its old size."),
+                Err(_) => e.hint("The volume opens as before; only its file has grown."),
+            })?;
         }
-        self.make_room(file, spec).map_err(|e| match file.change_len(old) {
-            Ok(()) => e.hint("The volume has its old size."),
-            Err(_) => e.hint("The volume opens as before; only its file has grown."),
-        })?;
-        if let Err(e) = self.prepared.edit.carry_out(file) {
-            // Best effort: whoever has it mounted shrank the file system before.
-            let _ = tell_lender(file, &InUseResizing { len: self.before, stored: old, rehearse: false, ..asked });
-            return Err(e);
-        }
+        self.prepared.edit.carry_out(file)?;
         if file.len() != self.len {
             file.change_len(self.len)?;
         }
-        if cuts {
-            return Ok(());
-        }
         let late =
             "The volume was resized. Where it is mounted or served, it has its old size until it is opened again.";
-        self.tell(file, late)
-    }
-
-    /// Tells the process that lends `file` the new size.
-    fn tell(&self, file: &FileStore, hint: &str) -> Result<()> {
-        match tell_lender(file, &InUseResizing { start: self.start, len: self.size, stored: self.len, rehearse: false })
-        {
+        match tell_lender(file, &Growth { rehearse: false, ..growth }) {
             // It ended meanwhile, so nobody uses the old size.
             Err(e) if matches!(e.kind(), BrokenPipe | ConnectionReset | UnexpectedEof) => Ok(()),
-            told => told.map_err(|e| not_resized(e).hint(hint)),
+            grown => grown.map_err(|e| not_grown(e).hint(late)),
         }
     }
 
@@ -84,16 +71,12 @@ impl Resizing {
     /// # Errors
     /// `InUse` if that process cannot use the new size.
     pub fn follow(&self, store: &dyn Store) -> Result<()> {
-        let resizing = InUseResizing { start: self.start, len: self.before, stored: store.len(), rehearse: false };
-        tell_lender(store, &resizing).map_err(not_resized)
+        tell_lender(store, &Growth { start: self.start, len: self.before, rehearse: false }).map_err(not_grown)
     }
 
     /// Makes the file long enough. Never cuts it.
     fn make_room(&self, file: &FileStore, spec: &Spec<'_>) -> Result<()> {
         let old = file.len();
-        if self.end.min(old) >= self.len {
-            return Ok(());
-        }
         let reserved = self.len <= old || file.reserve(self.len)?;
         // If the file system cannot reserve space, only written space is certain.
         if !(spec.quick && reserved) {
@@ -104,16 +87,15 @@ impl Resizing {
 }
 
 /// Tells the process that lends the store, if there is one.
-fn tell_lender(store: &dyn Store, resizing: &InUseResizing) -> io::Result<()> {
-    store.lender().map_or(Ok(()), |lender| lender.resize(resizing))
+fn tell_lender(store: &dyn Store, growth: &Growth) -> io::Result<()> {
+    store.lender().map_or(Ok(()), |lender| lender.grow(growth))
 }
 
 /// The lender's refusal, or why it did not answer.
-fn not_resized(error: io::Error) -> Error {
-    match error.kind() {
-        io::ErrorKind::Unsupported => {
-            ErrorKind::InUse { holder: Some(format!("mounted or served by claviger: {error}")) }.into()
-        }
-        _ => error.into(),
-    }
+fn not_grown(error: io::Error) -> Error {
+    if error.kind() == io::ErrorKind::Unsupported { in_use(&error.to_string()) } else { error.into() }
+}
+
+fn in_use(why: &str) -> Error {
+    ErrorKind::InUse { holder: Some(format!("mounted or served by claviger: {why}")) }.into()
 }

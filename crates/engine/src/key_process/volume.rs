@@ -68,12 +68,12 @@ impl KeylessLayout {
         })
     }
 
-    /// Whether `now` is the same layout, except that its store and its last segment may have another size.
+    /// Whether `now` is the same layout, except that its store and its last segment may have grown.
     pub fn may_have_become(&self, now: &Self) -> bool {
         let mut before = now.clone();
-        before.store = self.store;
+        before.store = now.store.min(self.store);
         if let (Some(last), Some(was)) = (before.segments.last_mut(), self.segments.last()) {
-            last.len = was.len;
+            last.len = last.len.min(was.len);
         }
         before == *self
     }

@@ -2,7 +2,7 @@ use std::io;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::{HeaderLock, InUseResizing, Store};
+use super::{Growth, HeaderLock, Store};
 use crate::error::Result;
 use crate::shards::Shards;
 
@@ -155,8 +155,8 @@ impl<S: Store> Store for CountedStore<S> {
         self.inner.set_len(len)
     }
 
-    fn resize_in_use(&self, resizing: &InUseResizing) -> io::Result<()> {
-        self.inner.resize_in_use(resizing)
+    fn grow(&self, growth: &Growth) -> io::Result<()> {
+        self.inner.grow(growth)
     }
 
     fn discard(&self, offset: u64, len: u64) -> io::Result<()> {

@@ -14,7 +14,7 @@ use rustix::io::{Errno, retry_on_intr};
 
 use super::direct::Direct;
 use super::header_lock::{self, HeaderLock};
-use super::{Bypass, InUseConversion, InUseResizing, Store, check_range, files};
+use super::{Bypass, Growth, InUseConversion, Store, check_range, files};
 use crate::advice::Advice;
 use crate::error::{Error, ErrorKind, Result};
 
@@ -83,11 +83,11 @@ pub struct Handover<'a> {
 
 /// The process that lends a file and goes on using it.
 pub trait Lender: Send + Sync {
-    /// Says that the volume has grown, or is about to shrink.
+    /// Says that the volume grows.
     ///
     /// # Errors
     /// `Unsupported`, with the reason; others if the lender does not answer.
-    fn resize(&self, resizing: &InUseResizing) -> io::Result<()>;
+    fn grow(&self, growth: &Growth) -> io::Result<()>;
 
     /// Asks whether it can convert the volume in place, before anything is changed.
     ///
@@ -390,11 +390,6 @@ impl FileStore {
             store.loan = store.loan.take().map(|(lender, _)| (lender, Some(locked)));
         }
         Ok(store)
-    }
-
-    /// Takes note that the file will be cut off after `len` bytes.
-    pub(crate) fn will_be_cut(&self, len: u64) {
-        self.len.fetch_min(len, Ordering::AcqRel);
     }
 
     /// Lets the next flush fail: writes before it may be lost.

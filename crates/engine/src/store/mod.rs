@@ -38,16 +38,14 @@ pub enum Bypass {
     LargeWrites,
 }
 
-/// The new size of a volume in use.
+/// The growth of a volume in use.
 #[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
-pub struct InUseResizing {
+pub struct Growth {
     /// Where its data begin in the file, in bytes: a hidden volume in it begins elsewhere.
     pub start: u64,
     /// The new size of the plaintext, in bytes.
     pub len: u64,
-    /// The new size of the file, in bytes.
-    pub stored: u64,
-    /// Whether this only asks if it is possible.
+    /// Whether this only asks if it could grow.
     pub rehearse: bool,
 }
 
@@ -175,12 +173,11 @@ pub trait Store: Send + Sync {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Takes note that the volume in the file below has grown, or is about to shrink, while this store is in use. Afterwards no request
-    /// uses what is cut off.
+    /// Takes note that the volume in the file below has grown, while this store is in use.
     ///
     /// # Errors
     /// `Unsupported` if the store keeps its size.
-    fn resize_in_use(&self, _resizing: &InUseResizing) -> io::Result<()> {
+    fn grow(&self, _growth: &Growth) -> io::Result<()> {
         Err(io::Error::new(io::ErrorKind::Unsupported, "it keeps its size while in use"))
     }
 
@@ -245,8 +242,8 @@ impl<S: Store + ?Sized> Store for Arc<S> {
     fn set_len(&self, len: u64) -> io::Result<()> {
         (**self).set_len(len)
     }
-    fn resize_in_use(&self, resizing: &InUseResizing) -> io::Result<()> {
-        (**self).resize_in_use(resizing)
+    fn grow(&self, growth: &Growth) -> io::Result<()> {
+        (**self).grow(growth)
     }
     fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
         (**self).discard(offset, len)

@@ -99,11 +99,6 @@ impl CurrentLayout {
         }
     }
 
-    /// Waits for all requests that are under way.
-    pub fn wait_for_requests(&self) {
-        self.shards.iter().for_each(|shard| drop(shard.write()));
-    }
-
     /// Replaces the layout, unless it is `None`, and what is closed. Afterwards no request uses the old one.
     pub fn change(&self, layout: Option<Layout>, closed: Closed) {
         // All threads lock the shards in the same order.

@@ -20,11 +20,11 @@ use claviger_crypto::secret::wipe_after_sectors;
 
 use crate::key_process::KeyHandle;
 use crate::shards::{Shards, SharedLock};
-use crate::store::{InUseResizing, Store, check_range};
+use crate::store::{Growth, Store, check_range};
 use align::Cut;
 use authenticated::{Authenticated, TagKey};
 pub(crate) use current::Closed;
-use current::{Access, CurrentLayout, InUse};
+use current::{Access, CurrentLayout};
 use flushing::Flushing;
 pub use kernel::{KernelCipher, MappedPart, Mapping};
 use late::Late;
@@ -216,35 +216,6 @@ impl Volume {
     /// Whether a part of it is closed for good.
     pub fn has_failed(&self) -> bool {
         self.layout.has_failed()
-    }
-
-    /// From now on it has `len` bytes, in a file of `stored` bytes. Returns when no request uses the rest any more.
-    fn shrink(&self, len: u64, stored: u64) {
-        self.len.store(len, Ordering::Release);
-        self.layout.wait_for_requests();
-        if let Some(file) = self.store.file() {
-            file.will_be_cut(stored);
-        }
-    }
-
-    /// From now on it has `len` bytes, which end at `end` in the store.
-    fn grow(&self, len: u64, end: u64) -> io::Result<()> {
-        if end > self.store.len() {
-            self.store.measure()?;
-        }
-        if end > self.store.len() {
-            return Err(io::Error::new(io::ErrorKind::Unsupported, "its file has not grown"));
-        }
-        self.len.fetch_max(len, Ordering::AcqRel);
-        Ok(())
-    }
-
-    /// The layout for a request of these bytes.
-    fn request(&self, offset: u64, len: usize, access: Access) -> io::Result<InUse<'_>> {
-        let layout = self.layout.request(offset..offset.saturating_add(len as u64), access)?;
-        // Whoever changes the size waits for all requests that have seen the old one.
-        check_range(offset, len, self.len())?;
-        Ok(layout)
     }
 
     /// Whether there was a request since the last call.
@@ -453,9 +424,9 @@ impl Store for Volume {
         self.len.load(Ordering::Acquire)
     }
 
-    /// The last segment changes its size. It must have no tags, whose number is fixed.
-    fn resize_in_use(&self, resizing: &InUseResizing) -> io::Result<()> {
-        let InUseResizing { start, len, stored, rehearse } = *resizing;
+    /// The last segment grows. It must have no tags, whose number is fixed.
+    fn grow(&self, growth: &Growth) -> io::Result<()> {
+        let Growth { start, len, rehearse } = *growth;
         let refused = |why: &str| Err(io::Error::new(io::ErrorKind::Unsupported, why));
         let layout = self.layout();
         match layout.segments() {
@@ -468,26 +439,27 @@ impl Store for Volume {
             _ => return refused("a volume of this kind keeps its size while in use"),
         }
         let last = layout.segments().last().expect("as matched above");
-        if len <= last.at || !(len - last.at).is_multiple_of(last.payload.sector_size()) {
-            return refused("it can only change its size by whole sectors while in use");
+        if len < self.len() || !(len - last.at).is_multiple_of(last.payload.sector_size()) {
+            return refused("it can only grow while in use, by whole sectors");
+        }
+        if rehearse {
+            return Ok(());
         }
         let end = last.stored_at.saturating_add(len - last.at);
-        match len < self.len() || stored < self.store.len() {
-            true if len > self.len() || stored < end => refused("it cannot grow while its file is cut"),
-            true if self.has_failed() => refused("it failed before, and a part of the volume is closed since"),
-            true if rehearse => Ok(()),
-            true => {
-                self.shrink(len, stored);
-                Ok(())
-            }
-            false if rehearse => Ok(()),
-            false => self.grow(len, end),
+        if end > self.store.len() {
+            self.store.measure()?;
         }
+        if end > self.store.len() {
+            return refused("its file has not grown");
+        }
+        self.len.fetch_max(len, Ordering::AcqRel);
+        Ok(())
     }
 
     fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        let layout = self.request(offset, out.len(), Access::Read)?;
+        check_range(offset, out.len(), self.len())?;
         let _counted = InFlight::new(self.in_flight.mine());
+        let layout = self.layout.request(offset..offset + out.len() as u64, Access::Read)?;
         Self::each_segment(&layout, offset, out, |segment, into, part| match &segment.payload {
             Payload::Clear => self.store.read_at(segment.stored_at + into, part),
             Payload::Zero => {
@@ -512,8 +484,9 @@ impl Store for Volume {
     }
 
     fn write_clobbering(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
-        let layout = self.request(offset, data.len(), Access::Write)?;
+        check_range(offset, data.len(), self.len())?;
         let end = offset + data.len() as u64;
+        let layout = self.layout.request(offset..end, Access::Write)?;
         // Refused before the first byte, so that no request is done in part.
         if layout.touched(offset, end).any(|s| !s.writable) {
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, "this part of the volume is read-only"));

@@ -6,12 +6,12 @@
 
 mod apart;
 pub(crate) mod drivers;
+mod growing;
 mod holders;
 mod image;
 pub(crate) mod loop_device;
 mod loop_sys;
 pub mod mountinfo;
-mod resizing;
 pub(crate) mod unmount;
 
 use std::fs;
@@ -43,8 +43,8 @@ use unmount::{Detached, InView, detach, end_driver, flush, in_view};
 
 pub use apart::apart;
 pub use drivers::find as find_program;
+pub use growing::{can_grow, filesystem_growth, follow_size, grow_filesystem};
 pub use loop_device::LoopDevice;
-pub use resizing::{can_resize, filesystem_growth, filesystem_shrinking, follow_size, resize_filesystem};
 pub use unmount::{Ended, clean_all, end, unmount};
 
 /// How long a program may take to mount a file system: it may have to replay a journal.

@@ -10,6 +10,7 @@ mod walls;
 use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -76,6 +77,38 @@ impl RemoteAddress {
             remote.check_only_writer()?;
         }
         Ok(Arc::new(remote))
+    }
+
+    /// What distinguishes the store from every other that has the same address in another folder or environment. Two addresses of one
+    /// store may differ. It may contain secrets of the environment: compare digests.
+    ///
+    /// # Errors
+    /// `Io` if a file or socket of the address is missing.
+    pub fn identity(&self) -> Result<String> {
+        let number = |path: &Path| -> Result<String> {
+            let metadata = path.metadata().map_err(|e| Error::from(e).at(path))?;
+            Ok(format!("{}:{}", metadata.dev(), metadata.ino()))
+        };
+        Ok(match self {
+            Self::Nbd(uri) => match &uri.server {
+                ServerAddress::Unix(socket) => format!("{uri:?} {}", number(socket)?),
+                ServerAddress::Tcp(..) => format!("{uri:?}"),
+            },
+            Self::Helped(helper, rest) => {
+                let files = match helper.image {
+                    Some(_) => number(rest.as_ref())?,
+                    // Options may name files.
+                    None => {
+                        let values = rest.split([':', '?', '&']).filter_map(|part| part.split_once('='));
+                        let files = values.map(|(_, value)| Path::new(value)).filter(|file| file.exists());
+                        files.map(number).collect::<Result<Vec<_>>>()?.join(" ")
+                    }
+                };
+                let variables = helper.environment.iter().map(String::as_str).chain(["HOME"]);
+                let environment: Vec<_> = variables.map(|name| (name, std::env::var_os(name))).collect();
+                format!("{helper:?} {rest} {files} {environment:?}")
+            }
+        })
     }
 
     /// How concurrent writers are prevented.

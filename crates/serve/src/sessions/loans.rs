@@ -8,12 +8,12 @@
 //! A remote store has no lock that could be shared. The command reads and writes it through the server, which knows of no other
 //! borrower. If the server ends first, the command fails between two requests: after any number of steps, a header opens.
 //!
-//! This is possible because a header's changes leave the layout alone, and because the server writes only where the data are. If the
-//! volume changes its size, only its last segment does. The server learns a larger size after everything has reached the disk, and a
-//! smaller one before anything is written.
+//! This is possible because a header's changes leave the layout alone, and because the server writes only where the data are. A
+//! growing volume only gets a longer last segment. The server learns the new size after everything has reached the disk.
 
 use std::cell::Cell;
 use std::fs::{self, File};
+use std::io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
 use std::os::fd::AsFd;
@@ -26,12 +26,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use claviger_engine::deadline::{Deadline, Exchange};
-use claviger_engine::filesystems;
 use claviger_engine::formats::VolumeInUse;
-use claviger_engine::partitions;
-use claviger_engine::store::{
-    Access, Borrow, FileStore, Handover, InUseConversion, InUseResizing, Lender, Loan, check_range,
-};
+use claviger_engine::store::{Access, FileStore, Growth, Handover, InUseConversion, Lender, Loan, check_range};
 use claviger_engine::volume::Volume;
 use claviger_engine::{Advice, Credential, Error, ErrorKind, Result, Secret, Store, Unlock};
 use rustix::event::{PollFd, PollFlags};
@@ -76,22 +72,17 @@ const TICK: Duration = Duration::from_millis(100);
 #[derive(Serialize, Deserialize)]
 struct Request {
     version: u32,
-    /// Device and inode; those of no file for a remote store. Version 3 has no other field, and so answers with its version.
+    /// Device and inode; those of no file for the remote store of the session's volume, so that version 3 has nothing to lend.
     file: (u64, u64),
+    /// If that is asked for: whether it is to be written.
     #[serde(default)]
-    remote: Option<AskedRemote>,
-}
-
-#[derive(Serialize, Deserialize)]
-struct AskedRemote {
-    name: String,
-    to_write: bool,
+    remote: Option<bool>,
 }
 
 /// What a borrower asks of the server.
 #[derive(Serialize, Deserialize)]
 enum Wish {
-    Resize(InUseResizing),
+    Grow(Growth),
     /// Only asks whether it can.
     MayConvert(InUseConversion, HandedOver),
     Convert(InUseConversion, HandedOver),
@@ -164,27 +155,25 @@ struct LentRemote {
     sector_size: u64,
 }
 
-/// What a server does once its volume has this many bytes, in its session's folder.
-pub type AfterResizing = fn(&Path, u64) -> io::Result<()>;
+/// What a server does once its volume has grown to this many bytes, in its session's folder.
+pub type AfterGrowth = fn(&Path, u64) -> io::Result<()>;
 
 /// What a server lends.
 struct Lending {
-    /// The name of the volume, which lies in the first store.
-    name: PathBuf,
-    /// Each is lent to one borrower at a time.
+    /// The session's volume lies in the first one. Each is lent to one borrower at a time.
     stores: Vec<(Weak<dyn Store>, Mutex<()>)>,
     folder: PathBuf,
-    after_resizing: AfterResizing,
+    after_growth: AfterGrowth,
 }
 
 /// Lends these stores for the lifetime of the value returned. The session's volume lies in the first one.
 pub(super) fn lend(
-    Session { folder, record }: &Session,
+    folder: &Path,
     stores: Vec<Weak<dyn Store>>,
-    after_resizing: AfterResizing,
+    after_growth: AfterGrowth,
 ) -> io::Result<SessionSocket> {
     let stores = stores.into_iter().map(|store| (store, Mutex::new(()))).collect();
-    let lending = Lending { name: record.volume.clone(), stores, folder: folder.clone(), after_resizing };
+    let lending = Lending { stores, folder: folder.to_owned(), after_growth };
     SessionSocket::new(folder, SOCKET, move |client, stop| {
         if let Ok(request) = heard(&client, PATIENCE) {
             let _ = lending.answer(&client, &request, stop);
@@ -198,10 +187,7 @@ impl Lending {
             let Some(store) = store.upgrade() else { continue };
             let is_it = match &request.remote {
                 None => store.file().is_some_and(|file| is(file, request.file)),
-                Some(AskedRemote { name, to_write }) => {
-                    let writable = || bottom(&*store).writable();
-                    n == 0 && store.file().is_none() && self.name == Path::new(name) && (!to_write || writable())
-                }
+                Some(to_write) => n == 0 && store.file().is_none() && (!to_write || bottom(&*store).writable()),
             };
             if !is_it {
                 continue;
@@ -271,7 +257,7 @@ impl Lending {
     /// Does what the borrower asks for with the volume in the store, and sends the outcome.
     fn fulfil(&self, client: &UnixStream, store: &dyn Store, wish: Wish, stop: &AtomicBool) -> io::Result<()> {
         let outcome = match wish {
-            Wish::Resize(resizing) => self.resize(store, &resizing).map_err(|e| Error::unsupported(e.to_string())),
+            Wish::Grow(growth) => self.grow(store, &growth).map_err(|e| Error::unsupported(e.to_string())),
             Wish::MayConvert(request, handed_over) => {
                 let received = Received::from(client, &handed_over)?;
                 let with = Unlock::with(&received.keys);
@@ -303,32 +289,10 @@ impl Lending {
         send(client, &outcome)
     }
 
-    fn resize(&self, store: &dyn Store, resizing: &InUseResizing) -> io::Result<()> {
-        let before = store.len();
-        if resizing.len < before {
-            must_fit(store, resizing.len)?;
-        }
-        store.resize_in_use(resizing)?;
-        if resizing.rehearse || store.len() == before {
-            Ok(())
-        } else {
-            (self.after_resizing)(&self.folder, store.len())
-        }
+    fn grow(&self, store: &dyn Store, growth: &Growth) -> io::Result<()> {
+        store.grow(growth)?;
+        if growth.rehearse { Ok(()) } else { (self.after_growth)(&self.folder, store.len()) }
     }
-}
-
-/// Fails if the file system in `store` has more than `len` bytes, or its size is unknown.
-fn must_fit(store: &dyn Store, len: u64) -> io::Result<()> {
-    let why = match filesystems::recorded_size(store).map_err(io::Error::other)? {
-        None if partitions::read(store).is_ok_and(|table| table.is_none()) => return Ok(()),
-        None => "its partition table reaches to its end".to_owned(),
-        Some((_, Some(size))) if size <= len => return Ok(()),
-        Some((kind, Some(size))) => {
-            format!("{} in it has {size} bytes, more than the new size of {len}", kind.described())
-        }
-        Some((kind, None)) => format!("it holds {}, whose size is unknown", kind.described()),
-    };
-    Err(io::Error::new(io::ErrorKind::Unsupported, why))
 }
 
 /// The store at the bottom.
@@ -453,14 +417,25 @@ fn is(file: &FileStore, number: (u64, u64)) -> bool {
     file.number().is_ok_and(|of_it| of_it == number)
 }
 
-/// Borrows what is in use from the process of this user that mounts or serves the volume in it.
-pub const BORROW: Borrow = Borrow { file: borrow, remote: borrow_remote };
-
-/// Borrows the file at `path`. Waits a little for another borrower.
-fn borrow(path: &Path) -> Result<Option<Loan>> {
+/// Borrows the file at `path` from the process of this user that mounts or serves the volume in it; `None` if no such process lends
+/// it. Waits a little for another borrower.
+///
+/// # Errors
+/// `InUse` if another process has borrowed it; `Io`.
+pub fn borrow(path: &Path) -> Result<Option<Loan>> {
     let metadata = fs::metadata(path)?;
     let request = Request { version: VERSION, file: (metadata.dev(), metadata.ino()), remote: None };
-    let Some((socket, answer)) = patiently(|| find_lender(&request))? else { return Ok(None) };
+    let attempt = || {
+        for session in alive() {
+            // A server that lends nothing has no such socket, or does not answer.
+            let Ok((socket, answer)) = ask(&session.folder, &request) else { continue };
+            if let Some(answer) = lent(answer)? {
+                return Ok(Some((socket, answer)));
+            }
+        }
+        Ok(None)
+    };
+    let Some((socket, answer)) = patiently(attempt)? else { return Ok(None) };
     let (file, behind) = match answer {
         Answer::Lent { behind: true } => take(&socket).map(|[file, behind]| (file, Some(behind)))?,
         Answer::Lent { behind: false } => take(&socket).map(|[file]| (file, None))?,
@@ -469,13 +444,28 @@ fn borrow(path: &Path) -> Result<Option<Loan>> {
     Ok(Some(Loan { file: file.into(), behind: behind.map(File::from), lender: Box::new(Borrowed::new(socket)) }))
 }
 
-/// Borrows the remote store called `name`. Waits a little for another borrower.
-fn borrow_remote(name: &Path, access: Access) -> Result<Option<Arc<dyn Store>>> {
-    let Some(name) = name.to_str() else { return Ok(None) };
+/// Borrows the remote store whose identity has this digest ([`SessionRecord::remote`](super::SessionRecord)) from the process of this user that mounts or
+/// serves the volume in it; `None` if there is no such process, or it only reads. Waits a little for another borrower.
+///
+/// # Errors
+/// `InUse` if another process has borrowed it, or if the process does not lend it; `Io`.
+pub fn borrow_remote(identity: &str, access: Access) -> Result<Option<Arc<dyn Store>>> {
     let writable = access == Access::ReadWrite;
-    let asked = AskedRemote { name: name.to_owned(), to_write: writable };
-    let request = Request { version: VERSION, file: (0, 0), remote: Some(asked) };
-    let Some((socket, answer)) = patiently(|| find_lender(&request))? else { return Ok(None) };
+    let request = Request { version: VERSION, file: (0, 0), remote: Some(writable) };
+    let attempt = || {
+        let Some(session) = alive().find(|session| session.record.remote.as_deref() == Some(identity)) else {
+            return Ok(None);
+        };
+        let pid = session.record.server.pid;
+        // Nothing else would notice that somebody writes beside it.
+        let unanswered = |e| in_use(&format!("process {pid} of claviger, which does not lend it: {e}"));
+        let (socket, answer) = match ask(&session.folder, &request) {
+            Err(_) if !writable => return Ok(None),
+            asked => asked.map_err(|e| unanswered(e).hint("Unmount it first. Nothing was changed."))?,
+        };
+        Ok(lent(answer)?.map(|answer| (socket, answer)))
+    };
+    let Some((socket, answer)) = patiently(attempt)? else { return Ok(None) };
     let Answer::LentRemote(LentRemote { len, sector_size }) = answer else {
         return Err(io::Error::from(io::ErrorKind::InvalidData).into());
     };
@@ -493,24 +483,24 @@ fn patiently<T>(attempt: impl Fn() -> Result<Option<T>>) -> Result<Option<T>> {
     }
 }
 
-/// The connection to the process that lends a store, and its answer.
-fn find_lender(request: &Request) -> Result<Option<(UnixStream, Answer)>> {
-    let Ok(sessions) = Runtime::of_this_user().and_then(|runtime| runtime.sessions()) else { return Ok(None) };
-    for session in sessions.into_iter().filter(Session::alive) {
-        // A server that lends nothing has no such socket, or does not answer.
-        let Ok((socket, answer)) = ask(&session.folder, request) else { continue };
-        match answer {
-            Answer::Lent { .. } | Answer::LentRemote(_) => return Ok(Some((socket, answer))),
-            Answer::NotHere => {}
-            Answer::Busy => return Err(in_use(BUSY).hint("Wait until it is done.")),
-            Answer::Version(_) => {
-                let holder = "another version of claviger, which cannot lend it to this one";
-                return Err(in_use(holder).hint("Use that version, or unmount the volume first."));
-            }
-            Answer::Failed(why) => return Err(io::Error::other(why).into()),
+/// The sessions of this user whose servers run.
+fn alive() -> impl Iterator<Item = Session> {
+    let sessions = Runtime::of_this_user().and_then(|runtime| runtime.sessions());
+    sessions.unwrap_or_default().into_iter().filter(Session::alive)
+}
+
+/// The answer of a process that lends the store; `None` if it has another one.
+fn lent(answer: Answer) -> Result<Option<Answer>> {
+    match answer {
+        Answer::Lent { .. } | Answer::LentRemote(_) => Ok(Some(answer)),
+        Answer::NotHere => Ok(None),
+        Answer::Busy => Err(in_use(BUSY).hint("Wait until it is done.")),
+        Answer::Version(_) => {
+            let holder = "another version of claviger, which cannot lend it to this one";
+            Err(in_use(holder).hint("Use that version, or unmount the volume first."))
         }
+        Answer::Failed(why) => Err(io::Error::other(why).into()),
     }
-    Ok(None)
 }
 
 /// The holder of a file that another command has borrowed.
@@ -570,9 +560,9 @@ impl Borrowed {
 }
 
 impl Lender for Borrowed {
-    fn resize(&self, resizing: &InUseResizing) -> io::Result<()> {
+    fn grow(&self, growth: &Growth) -> io::Result<()> {
         let _turn = self.turn();
-        send(&self.socket, &Wish::Resize(*resizing))?;
+        send(&self.socket, &Wish::Grow(*growth))?;
         match self.refusal()? {
             Some(why) => Err(io::Error::new(io::ErrorKind::Unsupported, why)),
             None => Ok(()),
@@ -653,12 +643,21 @@ struct BorrowedRemote {
 impl BorrowedRemote {
     /// Sends a request with its data, and receives the answer's data.
     fn request(&self, wish: &Wish, data: &[u8], out: &mut [u8]) -> io::Result<Outcome> {
-        let mut socket = &self.lender.socket;
         let _turn = self.lender.turn();
+        self.exchange(wish, data, out).map_err(|e| match e.kind() {
+            BrokenPipe | ConnectionReset | UnexpectedEof => {
+                let why = "the process that mounts or serves it has ended; check the header with `claviger verify`";
+                io::Error::new(e.kind(), why)
+            }
+            _ => e,
+        })
+    }
+
+    fn exchange(&self, wish: &Wish, data: &[u8], out: &mut [u8]) -> io::Result<Outcome> {
+        let mut socket = &self.lender.socket;
         send(socket, wish)?;
         socket.write_all(data)?;
-        let outcome = heard(socket, REMOTE_WORK)?;
-        match outcome {
+        match heard(socket, REMOTE_WORK)? {
             Outcome::Failed { why, .. } => Err(io::Error::other(why)),
             outcome => socket.read_exact(out).map(|()| outcome),
         }
@@ -716,8 +715,7 @@ impl Store for BorrowedRemote {
 
 /// Lends a file, and the same bytes as a remote store, to a command that sends these bytes and then hangs up: [`crate::fuzzing`].
 pub(crate) fn fuzz(store: &dyn Store, file: &FileStore, bytes: &[u8]) -> io::Result<u64> {
-    let (name, folder) = (PathBuf::new(), PathBuf::new());
-    let lending = Lending { name, stores: Vec::new(), folder, after_resizing: |_, _| Ok(()) };
+    let lending = Lending { stores: Vec::new(), folder: PathBuf::new(), after_growth: |_, _| Ok(()) };
     let stop = AtomicBool::new(false);
     let lend = |lend: &dyn Fn(&UnixStream) -> io::Result<()>| -> io::Result<u64> {
         let (client, mut borrower) = UnixStream::pair()?;

@@ -33,7 +33,7 @@ use rustix::process::getuid;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use loans::fuzz;
-pub use loans::{AfterResizing, BORROW, is_busy};
+pub use loans::{AfterGrowth, borrow, borrow_remote, is_busy};
 pub use owner::FolderOwner;
 pub use process::Process;
 pub(crate) use process::Stat;
@@ -55,6 +55,9 @@ pub struct SessionRecord {
     /// The file or device that holds the volume.
     #[serde(with = "text::path")]
     pub volume: PathBuf,
+    /// A digest of the [identity](crate::remote::RemoteAddress::identity) of a remote store.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remote: Option<String>,
     /// The mount point.
     #[serde(with = "text::optional_path", default, skip_serializing_if = "Option::is_none")]
     pub dir: Option<PathBuf>,
@@ -272,12 +275,12 @@ impl Live {
     }
 
     /// Lends these stores to other processes of this user, for changes of the header, for the lifetime of the value returned: see
-    /// [`BORROW`]. The session's volume lies in the first one.
+    /// [`borrow`] and [`borrow_remote`]. The session's volume lies in the first one.
     ///
     /// # Errors
     /// `Io`.
-    pub fn lend(&self, stores: Vec<Weak<dyn Store>>, after_resizing: AfterResizing) -> Result<SessionSocket> {
-        loans::lend(&self.session, stores, after_resizing).map_err(|e| Error::from(e).at(&self.session.folder))
+    pub fn lend(&self, stores: Vec<Weak<dyn Store>>, after_growth: AfterGrowth) -> Result<SessionSocket> {
+        loans::lend(&self.session.folder, stores, after_growth).map_err(|e| Error::from(e).at(&self.session.folder))
     }
 }
 
@@ -338,6 +341,7 @@ mod tests {
     fn record() -> SessionRecord {
         SessionRecord {
             volume: "/a b/c\n.tc".into(),
+            remote: None,
             dir: Some("/mnt".into()),
             uri: None,
             filesystem: Some("ext4".into()),

@@ -592,6 +592,7 @@ fn a_volume_grows_while_it_is_served() {
         does(&served.uri, &format!("write -P 7 {} 1M", before - 4096));
         does(&served.uri, "write -P 8 8M 1M");
         assert!(qemu_io(&served.uri, "write 9M 512").is_none_or(|(good, _)| !good));
+        resized(&volume, &folder.password, "5M", hints).fails(9, &["can only grow"]);
         let filesystem = resized(&volume, &folder.password, "10M", &[hints, &["--filesystem"]].concat());
         filesystem.fails(5, &["not mounted by claviger"]);
         // If a file grows by other means, `resize` tells the server.
@@ -681,6 +682,56 @@ fn a_remote_store_is_changed_and_grows_while_its_volume_is_served() {
     assert_eq!([opens(&image, &folder.password), opens(&image, &new)], [0, 2]);
 }
 
+/// Two images of one name in two folders, a server that does not answer, and an export that became shorter.
+#[test]
+fn no_other_remote_store_is_taken_for_the_one_in_use() {
+    let (folder, new) = with_new();
+    if let (Some(qemu_img), Some(_)) = (tools::program("qemu-img"), tools::program("qemu-nbd")) {
+        let volume = folder.luks2("v.luks");
+        for name in ["a", "b"] {
+            fs::create_dir(folder.path(name)).expect("a folder");
+            let image = folder.path(name).join("disk.qcow2");
+            tools::run(Command::new(&qemu_img).args(["convert", "-f", "raw", "-O", "qcow2", &volume]).arg(image));
+        }
+        let within = |name: &str, words: &[&str]| {
+            let mut command = claviger();
+            command.args(words).current_dir(folder.path(name)).stdin(Stdio::null());
+            command
+        };
+        let socket = folder.str("s");
+        let serve = ["serve", "--json", "--password-file", &folder.password, "--socket", &socket, "qcow2:disk.qcow2"];
+        let served = Served::of(within("a", &serve));
+        let change = ["keyslot", "change", "--password-file", &folder.password, "--new-password-file", &new];
+        let change = change.into_iter().chain(CHEAP).chain(["qcow2:disk.qcow2"]).collect::<Vec<_>>();
+        done(within("b", &change).output().expect("it starts")).succeeds();
+        served.stop().succeeds();
+        let opens = |name: &str, password: &str| {
+            let test = ["keyslot", "test", "--password-file", password, "qcow2:disk.qcow2"];
+            done(within(name, &test).output().expect("it starts")).code
+        };
+        assert_eq!([opens("a", &folder.password), opens("b", &new)], [0, 0]);
+        assert_eq!([opens("a", &new), opens("b", &folder.password)], [2, 2]);
+    }
+
+    let image = folder.luks2("image");
+    let Some(server) = Server::start(&folder, &[]) else { return };
+    let uri = &*server.uri;
+    let served = Served::start(["--password-file", &folder.password, "--socket", &folder.str("s"), uri]);
+    served.signal("STOP");
+    let before = fs::read(&image).expect("an image");
+    let refused = changed(uri, &folder.password, &new);
+    served.signal("CONT");
+    refused.fails(9, &["does not lend it", "Nothing was changed"]);
+    assert!(fs::read(&image).expect("an image") == before);
+    let len = before.len() as u64;
+    let file = fs::OpenOptions::new().write(true).open(&image).expect("a file");
+    file.set_len(len - (1 << 20)).expect("cut");
+    run(["resize", uri]).fails(6, &["has shrunk"]);
+    file.set_len(len).expect("longer");
+    assert!(run(["resize", uri]).succeeds().text().contains("reports no other size"));
+    served.stop().succeeds();
+}
+
 /// A command that is killed in the middle, and a server that has to end: the header opens, and nothing of it is half-written.
 #[test]
 fn a_borrowed_remote_store_survives_the_end_of_either_process() {
@@ -756,162 +807,20 @@ fn a_volume_that_cannot_grow_in_use_keeps_its_size() {
     }
 }
 
-/// A file with a part of a sector after the last whole one.
+/// A file with a part of a sector after the last whole one: cutting it off would let every flush fail.
 #[test]
-fn the_file_of_a_volume_in_use_is_cut_to_whole_sectors() {
+fn the_file_of_a_volume_in_use_is_not_cut_short() {
     let folder = Folder::new();
     let volume = folder.luks2("v.luks");
     let len = fs::metadata(&volume).expect("a file").len() + 512;
     fs::OpenOptions::new().write(true).open(&volume).and_then(|file| file.set_len(len)).expect("longer");
     let served = Served::start(["--password-file", &folder.password, "--socket", &folder.str("s"), &volume]);
-    resized(&volume, &folder.password, &served.size.to_string(), &[]).succeeds();
-    assert_eq!(fs::metadata(&volume).expect("a file").len(), len - 512);
+    resized(&volume, &folder.password, &served.size.to_string(), &[]).fails(9, &["can only grow"]);
+    assert_eq!(fs::metadata(&volume).expect("a file").len(), len);
     if let Some((flushed, out)) = qemu_io(&served.uri, "flush") {
         assert!(flushed, "{out}");
     }
     served.stop().succeeds();
-}
-
-#[test]
-fn a_volume_shrinks_while_clients_write_to_its_end() {
-    let folder = Folder::new();
-    let one: &[&str] = &["--truecrypt", "--hash", "SHA-512"];
-    for (volume, hints, isolated) in [
-        (folder.luks2("v.luks"), &[][..], &[][..]),
-        (folder.volume("v.tc", "4M", &[]), one, &[]),
-        (folder.volume("isolated.tc", "4M", &[]), one, &[ISOLATED]),
-    ] {
-        let serve = ["--password-file", &folder.password, "--socket", &folder.str("s"), &volume];
-        let served = Served::start(serve.iter().chain(hints).chain(isolated));
-        let does = |command: &str| qemu_io(&served.uri, command);
-        let Some((true, _)) = does(&format!("write -P 0x5a 0 {}", served.size)) else {
-            return assert!(tools::program("qemu-io").is_none());
-        };
-        let (mut size, sector) = (served.size, 4096);
-        let stored = fs::metadata(&volume).expect("a file").len();
-        let done = AtomicBool::new(false);
-        thread::scope(|scope| {
-            // What is cut off may be refused, but is never written: the backup header lies there now.
-            let client = scope.spawn(|| {
-                while !done.load(Ordering::Relaxed) {
-                    for at in (1..8).map(|n| served.size - n * 128 * 1024) {
-                        let _ = does(&format!("write -P 0x5a {at} 128K"));
-                    }
-                }
-            });
-            for _ in 0..6 {
-                size -= 37 * sector;
-                resized(&volume, &folder.password, &size.to_string(), hints).succeeds();
-                assert_eq!(listed_size(&volume), size);
-            }
-            done.store(true, Ordering::Relaxed);
-            client.join().expect("it ends");
-        });
-        assert_eq!(fs::metadata(&volume).expect("a file").len(), stored - 6 * 37 * sector);
-        assert!(does(&format!("read -P 0x5a 0 {size}")).expect("as before").0);
-        assert!(!does(&format!("write {size} 512")).expect("as before").0, "beyond the end");
-        assert!(does("flush").expect("as before").0);
-        if !isolated.is_empty() {
-            run(["lock", &volume]).succeeds();
-            run(["unlock", "--password-file", &folder.password, &volume].iter().chain(hints)).succeeds();
-            assert!(does(&format!("read -P 0x5a 0 {size}")).expect("as before").0);
-        }
-        resized(&volume, &folder.password, &(size + 5 * sector).to_string(), hints).succeeds();
-        assert!(does(&format!("write -P 7 {size} {}", 5 * sector)).expect("as before").0);
-        served.stop().succeeds();
-        run(["verify", "--password-file", &folder.password, &volume].iter().chain(hints)).succeeds();
-        let again = Served::start(serve.iter().chain(hints));
-        assert_eq!(again.size, size + 5 * sector);
-        assert!(qemu_io(&again.uri, &format!("read -P 0x5a 0 {size}")).expect("as before").0);
-        assert!(qemu_io(&again.uri, &format!("read -P 7 {size} {}", 5 * sector)).expect("as before").0);
-        again.stop().succeeds();
-    }
-}
-
-#[test]
-fn a_killed_shrinking_is_done_again() {
-    let folder = Folder::new();
-    let volume = folder.volume("v.tc", "8M", &[]);
-    let hints = ["--truecrypt", "--hash", "SHA-512"];
-    let serve = ["--password-file", &folder.password, "--socket", &folder.str("s"), &volume];
-    let served = Served::start(serve.iter().chain(&hints));
-    let filled = |command: &str, len: u64| qemu_io(&served.uri, &format!("{command} -P 0x5a 0 {len}"));
-    let Some((true, _)) = filled("write", served.size) else { return assert!(tools::program("qemu-io").is_none()) };
-    let mut size = served.size;
-    for round in 1..=12 {
-        let wanted = served.size - (round << 17);
-        let mut resize = claviger();
-        resize.args(["resize", "--yes", "--password-file", &folder.password, "--size", &wanted.to_string(), &volume]);
-        let mut resize = resize.args(hints).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts");
-        thread::sleep(Duration::from_millis(round * 6));
-        let _ = resize.kill();
-        resize.wait().expect("it ends");
-        wait_until("the file is back", || {
-            run(["keyslot", "test", "--password-file", &folder.password, &volume].iter().chain(&hints)).code == 0
-        });
-        let now = listed_size(&volume);
-        assert!([size, wanted].contains(&now), "{now}");
-        size = now;
-        assert!(filled("read", size).expect("as before").0, "round {round}");
-    }
-    let last = served.size - (2 << 20);
-    resized(&volume, &folder.password, &last.to_string(), &hints).succeeds();
-    assert_eq!(listed_size(&volume), last);
-    served.stop().succeeds();
-    run(["verify", "--password-file", &folder.password, &volume].iter().chain(&hints)).succeeds();
-    assert_eq!(Served::start(serve.iter().chain(&hints)).size, last);
-}
-
-/// Btrfs shrinks while it is mounted. Whatever does not fit is refused before anything is changed.
-#[test]
-fn a_mounted_file_system_shrinks_with_its_volume() {
-    let Some(place) = MountSpace::root() else { return };
-    let dir = place.dir("mnt");
-    let hints = ["--truecrypt", "--hash", "SHA-512", "--password-file", &place.folder.password];
-    let resize = |volume: &str, size: &str, more: &[&str]| {
-        place.run(["resize", "--size", size, "--yes", volume].iter().chain(&hints).chain(more))
-    };
-    let len = |volume: &str| fs::metadata(volume).expect("a file").len();
-
-    let ext = place.volume("ext.tc", "12M", &["mkfs.ext4", "-q"]);
-    place.mount(&ext, &dir, &["--filesystem", "none"]).succeeds();
-    let before = len(&ext);
-    resize(&ext, "8M", &[]).fails(9, &["an ext4 file system", "more than the new size"]);
-    assert_eq!(len(&ext), before);
-    if tools::program("resize2fs").is_some() {
-        place.shell(&format!("resize2fs {dir}/volume 8M 2>&1")).succeeds();
-        resize(&ext, "8M", &[]).succeeds();
-        assert_eq!(fs::metadata(format!("{dir}/volume")).expect("a file").len(), 8 << 20);
-        place.shell(&format!("e2fsck -fn {dir}/volume")).succeeds();
-    }
-    place.unmount(&dir).succeeds();
-
-    if tools::program("mkfs.btrfs").is_some() && tools::program("btrfs").is_some() {
-        let btrfs = place.volume("btrfs.tc", "600M", &["mkfs.btrfs", "-q", "-m", "single", "-d", "single"]);
-        place.mount(&btrfs, &dir, &[]).succeeds();
-        fs::write(format!("{dir}/file"), vec![7; 100 << 20]).expect("written");
-        let before = len(&btrfs);
-        resize(&btrfs, "400M", &[]).fails(9, &["a btrfs file system", "more than the new size"]);
-        assert_eq!(len(&btrfs), before);
-        resize(&btrfs, "100M", &["--filesystem"]).fails(6, &["btrfs", "Nothing was changed"]);
-        assert_eq!(len(&btrfs), before);
-        let done = resize(&btrfs, "400M", &["--filesystem"]).succeeds();
-        assert!(done.text().contains("shrunk first"), "{}", done.text());
-        assert_eq!(len(&btrfs), (400 << 20) + (256 << 10));
-        assert!(rustix::fs::statvfs(&*dir).map(|s| s.f_blocks * s.f_frsize).expect("mounted") <= 400 << 20);
-        assert_eq!(fs::read(format!("{dir}/file")).expect("read"), vec![7; 100 << 20]);
-        place.unmount(&dir).succeeds();
-        place.mount(&btrfs, &dir, &[]).succeeds();
-        assert_eq!(fs::read(format!("{dir}/file")).expect("read"), vec![7; 100 << 20]);
-        place.unmount(&dir).succeeds();
-    }
-    if tools::program("mkfs.xfs").is_some() {
-        let xfs = place.volume("xfs.tc", "320M", &["mkfs.xfs", "-q"]);
-        place.mount(&xfs, &dir, &[]).succeeds();
-        resize(&xfs, "310M", &["--filesystem"]).fails(5, &["shrinking xfs while it is mounted", "Only Btrfs can"]);
-        place.unmount(&dir).succeeds();
-    }
-    place.nothing_is_left();
 }
 
 /// A command that was killed after it wrote the header leaves a volume that is larger than its server knows.

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::AtomicBool;
 
-use claviger_engine::store::{Access, CountedStore, FileStore, Handover, InUseConversion, InUseResizing, Lender, Loan};
+use claviger_engine::store::{Access, CountedStore, FileStore, Growth, Handover, InUseConversion, Lender, Loan};
 use claviger_engine::{ErrorKind, Store};
 use claviger_testkit::mounts::LoopDevice;
 use claviger_testkit::tools;
@@ -173,7 +173,7 @@ fn a_file_behind_a_loop_device_is_not_stretched_either() {
 struct Nobody;
 
 impl Lender for Nobody {
-    fn resize(&self, _resizing: &InUseResizing) -> std::io::Result<()> {
+    fn grow(&self, _growth: &Growth) -> std::io::Result<()> {
         Ok(())
     }
     fn may_convert(&self, _request: &InUseConversion, _with: &Handover<'_>) -> claviger_engine::Result<()> {

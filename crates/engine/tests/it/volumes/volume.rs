@@ -8,7 +8,7 @@ use crate::support::noise;
 use claviger_crypto::ciphers::aes::AES;
 use claviger_crypto::modes::{TrueCryptCbc, Xts, xts};
 use claviger_crypto::pool::Pool;
-use claviger_engine::store::{InUseResizing, MemoryStore, SliceStore};
+use claviger_engine::store::{Growth, MemoryStore, SliceStore};
 use claviger_engine::{Acceleration, Layout, Payload, SectorCipher, Segment, Store, Volume};
 use claviger_testkit::stores::{Fault, FaultStore, Operation};
 
@@ -576,21 +576,22 @@ fn a_grown_volume_is_one_of_that_length() {
         };
         let ((grown, below), (whole, expected)) = (volume(LEN, 0..0), volume(2 * LEN, 0..0));
         let (len, sector) = (LEN as u64, sector as u64);
-        let growth = |len, rehearse| InUseResizing { start: AT, len, stored: below.len(), rehearse };
-        let another = InUseResizing { start: AT + 512, ..growth(2 * len, true) };
-        assert!(grown.resize_in_use(&another).expect_err("another volume").to_string().contains("another volume"));
+        let growth = |len, rehearse| Growth { start: AT, len, rehearse };
+        let another = Growth { start: AT + 512, ..growth(2 * len, true) };
+        assert!(grown.grow(&another).expect_err("another volume").to_string().contains("another volume"));
         for (to, why) in [
+            (len - sector, "can only grow"),
             (len + 1, "whole sectors"),
             (2 * len + 4096, "file has not grown"),
             (u64::MAX / 4096 * 4096, "file has not grown"),
         ] {
-            let error = grown.resize_in_use(&growth(to, false)).expect_err(why).to_string();
+            let error = grown.grow(&growth(to, false)).expect_err(why).to_string();
             assert!(error.contains(why), "{error}");
         }
-        grown.resize_in_use(&growth(2 * len, true)).expect("it could");
+        grown.grow(&growth(2 * len, true)).expect("it could");
         assert_eq!(grown.len(), len);
-        grown.resize_in_use(&growth(2 * len, false)).expect("there is room");
-        grown.resize_in_use(&growth(2 * len, false)).expect("it has that size");
+        grown.grow(&growth(2 * len, false)).expect("there is room");
+        grown.grow(&growth(2 * len, false)).expect("it has that size");
         assert_eq!(grown.len(), 2 * len);
         let mut dice = Dice(sector);
         for _ in 0..300 {
@@ -604,15 +605,7 @@ fn a_grown_volume_is_one_of_that_length() {
         }
         assert!(below.to_vec() == expected.to_vec());
         assert!(grown.read_at(2 * len, &mut [0]).is_err());
-        let shrinking = |len, stored| grown.resize_in_use(&InUseResizing { start: AT, len, stored, rehearse: false });
-        for (len, stored) in [(0, AT), (len, AT + len - 1), (2 * len + sector, below.len() - 1)] {
-            shrinking(len, stored).expect_err("it does not fit");
-        }
-        assert_eq!(grown.len(), 2 * len);
-        shrinking(len, AT + len).expect("there is room");
-        assert!(grown.len() == len && grown.read_at(len - 1, &mut [0, 0]).is_err());
-        assert!(grown.write_clobbering(len, &mut [0]).is_err() && below.to_vec() == expected.to_vec());
         let (protecting, _) = volume(LEN, 4096..8192);
-        assert!(protecting.resize_in_use(&growth(2 * len, true)).is_err(), "the hidden volume's header would be lost");
+        assert!(protecting.grow(&growth(2 * len, true)).is_err(), "the hidden volume's header would be lost");
     }
 }

@@ -33,6 +33,9 @@ const HANDSHAKE: Duration = Duration::from_secs(20);
 /// Time limit for the handshake of an additional connection: the thread that makes it has other work.
 const ANOTHER: Duration = Duration::from_secs(2);
 
+/// Time limit for asking an export's size on a connection of its own.
+const LOOK: Duration = Duration::from_secs(5);
+
 /// Bytes of one write request.
 const WRITE: u64 = 1 << 20;
 
@@ -140,6 +143,8 @@ pub struct Remote {
     ahead: Mutex<Ahead>,
     /// Locked exclusively by a thread that writes a part of a block.
     blocks: RwLock<()>,
+    /// Shared by every request, and locked exclusively while all connections are replaced by new ones.
+    requests: RwLock<()>,
 }
 
 impl Remote {
@@ -187,6 +192,7 @@ impl Remote {
             unflushed: Mutex::default(),
             ahead: Mutex::default(),
             blocks: RwLock::default(),
+            requests: RwLock::default(),
         })
     }
 
@@ -339,6 +345,23 @@ impl Remote {
         }
     }
 
+    /// Replaces all connections by a new one. No request is in progress meanwhile: a server may still carry out one that was given up,
+    /// after later ones.
+    fn replace_all(&self) -> io::Result<()> {
+        let _alone = self.requests.write().unwrap_or_else(PoisonError::into_inner);
+        self.ahead().forget();
+        self.flush_all()?;
+        let _replacing = self.mending.lock().unwrap_or_else(PoisonError::into_inner);
+        self.server.renew();
+        // If this fails, an export still has its old connections, and the next request waits for another helper.
+        let new = self.connect(HANDSHAKE).map_err(|e| self.by(e))?;
+        let mut lines = self.lines.write().unwrap_or_else(PoisonError::into_inner);
+        let old = std::mem::replace(&mut *lines, vec![Arc::new(new)]);
+        drop(lines);
+        old.iter().for_each(|line| line.close());
+        Ok(())
+    }
+
     /// Sends all writes since the last flush again. It flushes first, to make the server finish requests it is still
     /// working on.
     fn send_again(&self, line: &Line) -> io::Result<()> {
@@ -471,7 +494,7 @@ impl Remote {
         let size = WRITE.min(self.largest) as usize;
         let keep = !self.options.reconnect.is_zero();
         if keep && !self.unflushed().has_room(data.len()) {
-            self.flush()?;
+            self.flush_all()?;
         }
         let mut left: Vec<_> = data
             .chunks(size)
@@ -516,57 +539,8 @@ impl Remote {
         Ok(())
     }
 
-    /// The blocks that a range touches.
-    fn touched(&self, range: &Range<u64>) -> Range<u64> {
-        range.start / self.smallest * self.smallest..range.end.next_multiple_of(self.smallest)
-    }
-
-    fn inside(&self, offset: u64, len: usize) -> io::Result<Range<u64>> {
-        check_range(offset, len, self.len())?;
-        Ok(offset..offset + len as u64)
-    }
-}
-
-impl Store for Remote {
-    fn len(&self) -> u64 {
-        self.len.load(Ordering::Acquire)
-    }
-
-    fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        let range = self.inside(offset, out.len())?;
-        let touched = self.touched(&range);
-        if touched == range {
-            return self.read_blocks(offset, out);
-        }
-        let mut blocks = vec![0; (touched.end - touched.start) as usize];
-        self.read_blocks(touched.start, &mut blocks)?;
-        let from = (offset - touched.start) as usize;
-        out.copy_from_slice(&blocks[from..from + out.len()]);
-        Ok(())
-    }
-
-    fn write_clobbering(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
-        if !self.writable {
-            return Err(io::ErrorKind::PermissionDenied.into());
-        }
-        if let Some(why) = self.unwritable.get() {
-            return Err(io::Error::other(why.clone()));
-        }
-        let range = self.inside(offset, data.len())?;
-        let touched = self.touched(&range);
-        if touched == range {
-            let _others = self.blocks.read().unwrap_or_else(PoisonError::into_inner);
-            return self.write_blocks(offset, data);
-        }
-        let _alone = self.blocks.write().unwrap_or_else(PoisonError::into_inner);
-        let mut blocks = vec![0; (touched.end - touched.start) as usize];
-        self.read_blocks(touched.start, &mut blocks)?;
-        let from = (offset - touched.start) as usize;
-        blocks[from..from + data.len()].copy_from_slice(data);
-        self.write_blocks(touched.start, &blocks)
-    }
-
-    fn flush(&self) -> io::Result<()> {
+    /// Flushes all connections with writes since the last flush.
+    fn flush_all(&self) -> io::Result<()> {
         if let Some(why) = self.unwritable.get() {
             return Err(io::Error::other(why.clone()));
         }
@@ -608,6 +582,63 @@ impl Store for Remote {
         }
     }
 
+    /// The blocks that a range touches.
+    fn touched(&self, range: &Range<u64>) -> Range<u64> {
+        range.start / self.smallest * self.smallest..range.end.next_multiple_of(self.smallest)
+    }
+
+    fn inside(&self, offset: u64, len: usize) -> io::Result<Range<u64>> {
+        check_range(offset, len, self.len())?;
+        Ok(offset..offset + len as u64)
+    }
+}
+
+impl Store for Remote {
+    fn len(&self) -> u64 {
+        self.len.load(Ordering::Acquire)
+    }
+
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        let _request = self.requests.read().unwrap_or_else(PoisonError::into_inner);
+        let range = self.inside(offset, out.len())?;
+        let touched = self.touched(&range);
+        if touched == range {
+            return self.read_blocks(offset, out);
+        }
+        let mut blocks = vec![0; (touched.end - touched.start) as usize];
+        self.read_blocks(touched.start, &mut blocks)?;
+        let from = (offset - touched.start) as usize;
+        out.copy_from_slice(&blocks[from..from + out.len()]);
+        Ok(())
+    }
+
+    fn write_clobbering(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
+        if !self.writable {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
+        if let Some(why) = self.unwritable.get() {
+            return Err(io::Error::other(why.clone()));
+        }
+        let _request = self.requests.read().unwrap_or_else(PoisonError::into_inner);
+        let range = self.inside(offset, data.len())?;
+        let touched = self.touched(&range);
+        if touched == range {
+            let _others = self.blocks.read().unwrap_or_else(PoisonError::into_inner);
+            return self.write_blocks(offset, data);
+        }
+        let _alone = self.blocks.write().unwrap_or_else(PoisonError::into_inner);
+        let mut blocks = vec![0; (touched.end - touched.start) as usize];
+        self.read_blocks(touched.start, &mut blocks)?;
+        let from = (offset - touched.start) as usize;
+        blocks[from..from + data.len()].copy_from_slice(data);
+        self.write_blocks(touched.start, &blocks)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        let _request = self.requests.read().unwrap_or_else(PoisonError::into_inner);
+        self.flush_all()
+    }
+
     fn still_whole(&self) -> io::Result<()> {
         self.line().map(drop)
     }
@@ -616,21 +647,26 @@ impl Store for Remote {
     fn measure(&self) -> io::Result<()> {
         let anew = self.server.anew()?;
         let server = anew.as_deref().unwrap_or(&*self.server);
-        let line = dial(server, &self.export, self.options, self.cancel(), HANDSHAKE).map_err(|e| self.by(e))?;
-        let present = line.agreed.len;
+        let line = dial(server, &self.export, self.options, self.cancel(), LOOK).map_err(|e| match e.kind() {
+            io::ErrorKind::TimedOut => {
+                self.by(io::Error::new(e.kind(), "its size is unknown: it does not answer a second connection"))
+            }
+            _ => self.by(e),
+        })?;
+        let (present, len) = (line.agreed.len, self.len());
         line.close();
         drop((line, anew));
-        if present <= self.len() {
-            return Ok(());
+        match present {
+            _ if present == len => Ok(()),
+            _ if present < len => {
+                Err(io::Error::other(format!("the remote store has shrunk: {present} of {len} bytes are left")))
+            }
+            _ if self.options.reconnect.is_zero() => {
+                let why = "the remote store has grown, but connecting to it again was switched off";
+                Err(io::Error::new(io::ErrorKind::Unsupported, why))
+            }
+            _ => self.replace_all(),
         }
-        if self.options.reconnect.is_zero() {
-            let why = "the remote store has grown, but connecting to it again was switched off";
-            return Err(io::Error::new(io::ErrorKind::Unsupported, why));
-        }
-        self.flush()?;
-        let line = self.line()?;
-        self.server.renew();
-        self.mend(&line, &io::Error::new(io::ErrorKind::ConnectionReset, "the remote store has grown"))
     }
 
     fn sector_size(&self) -> u64 {

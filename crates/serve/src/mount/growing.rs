@@ -1,7 +1,7 @@
-//! A mounted volume changes its size: the loop device and the file system on it follow.
+//! A mounted volume has grown: the loop device and the file system on it follow.
 
 use std::ffi::OsString;
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -14,7 +14,7 @@ use rustix::fs::{AtFlags, StatxFlags, statx};
 use super::{drivers, image, loop_sys, said};
 use crate::sessions::{Session, SessionRecord};
 
-/// Lets the kernel know that a volume now has `len` bytes: that of the file that shows it, and of the loop device on
+/// Lets the kernel know the size of a volume that has grown to `len` bytes: that of the file that shows it, and of the loop device on
 /// that file. `folder` is the session's. Other mounts do not notice, and there is nothing to do.
 ///
 /// # Errors
@@ -65,6 +65,10 @@ pub fn filesystem_growth(record: &SessionRecord) -> Result<Vec<OsString>> {
         ),
         ("ext3" | "ext4", Some(device)) => Ok(words(&["resize2fs"], device)),
         ("xfs", Some(_)) => Ok(words(&["xfs_growfs"], dir)),
+        ("btrfs", Some(device)) if has_other_devices(device) => refused(
+            "growing a Btrfs of several devices".to_owned(),
+            "Grow it with its own program: `btrfs filesystem resize NUMBER:max DIR`.",
+        ),
         ("btrfs", Some(_)) => Ok(words(&["btrfs", "filesystem", "resize", "max"], dir)),
         ("ext2" | "ext3" | "ext4" | "xfs" | "btrfs", None) => refused(
             format!("growing {filesystem} while a program in user space has it mounted"),
@@ -77,37 +81,26 @@ pub fn filesystem_growth(record: &SessionRecord) -> Result<Vec<OsString>> {
     }
 }
 
-/// The command that shrinks the mounted file system of a session to `len` bytes, before its volume shrinks.
-///
-/// # Errors
-/// `Unsupported` if that is not possible while it is mounted.
-pub fn filesystem_shrinking(record: &SessionRecord, len: u64) -> Result<Vec<OsString>> {
-    match (&record.dir, record.filesystem.as_deref(), &record.loop_device) {
-        (Some(dir), Some("btrfs"), Some(_)) => {
-            let words = ["btrfs", "filesystem", "resize", &len.to_string()].map(OsString::from);
-            Ok(words.into_iter().chain([dir.into()]).collect())
-        }
-        (_, filesystem, _) => {
-            let filesystem = filesystem.filter(|name| *name != "none").unwrap_or("a file system");
-            Err(Error::unsupported(format!("shrinking {filesystem} while it is mounted")).at(&record.volume).hint(
-                "Only Btrfs can, mounted by root. Unmount the volume, shrink its file system, and then the volume.",
-            ))
-        }
-    }
+/// Whether the Btrfs on this loop device has other devices, too: its program means the first one if none is named.
+fn has_other_devices(device: &Path) -> bool {
+    let filesystems = fs::read_dir("/sys/fs/btrfs").into_iter().flatten().flatten();
+    let devices = filesystems.filter_map(|filesystem| fs::read_dir(filesystem.path().join("devices")).ok());
+    let mut names = devices.map(|devices| devices.flatten().map(|device| device.file_name()).collect::<Vec<_>>());
+    names.any(|names| names.len() > 1 && device.file_name().is_some_and(|name| names.iter().any(|one| one == name)))
 }
 
 /// Fails if the program of such a command is missing.
 ///
 /// # Errors
 /// `Io`, with what to install.
-pub fn can_resize(command: &[OsString]) -> Result<()> {
+pub fn can_grow(command: &[OsString]) -> Result<()> {
     let name = command[0].to_string_lossy();
     let package = match &*name {
         "resize2fs" => "e2fsprogs",
         "xfs_growfs" => "xfsprogs",
         _ => "btrfs-progs",
     };
-    let missing = || Error::not_installed("resizing the file system", (&name, package), "");
+    let missing = || Error::not_installed("growing the file system", (&name, package), "");
     drivers::find(&name).map(drop).ok_or_else(missing)
 }
 
@@ -115,7 +108,7 @@ pub fn can_resize(command: &[OsString]) -> Result<()> {
 ///
 /// # Errors
 /// `Io`, with the program's own words.
-pub fn resize_filesystem(command: &[OsString]) -> Result<()> {
+pub fn grow_filesystem(command: &[OsString]) -> Result<()> {
     let (program, words) = command.split_first().expect("a command has a name");
     let name = program.to_string_lossy();
     let path = drivers::find(&name).unwrap_or_else(|| (&*name).into());
