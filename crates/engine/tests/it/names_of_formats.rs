@@ -14,7 +14,6 @@ const ALLOWED: &[(&str, &str)] = &[
     ("crates/serve/src/crypttab/", "a hash is called plain, too"),
     ("crates/lab/", "its facilities, studies and published figures are data with names"),
     ("crates/cli/src/opening/unlock_args.rs", "--random-key takes no --format but plain"),
-    ("crates/cli/src/verbs/create/folder.rs", "only eCryptfs folders are made, by functions of its own"),
     ("crates/cli/src/verbs/identify.rs", "the folders of this machine are never NTFS's"),
     ("window/", "it reads names in the program's JSON, and does not know the engine"),
 ];

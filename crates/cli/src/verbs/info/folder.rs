@@ -77,9 +77,10 @@ pub fn run(open: &OpenArgs, inside: Option<&OsStr>, json: bool) -> anyhow::Resul
 /// Shows a file in an open folder, or what is known about it without its key.
 fn file(open: &OpenArgs, opened: &Inside, node: u64, path: &OsStr, json: bool) -> anyhow::Result<()> {
     let at = |e: Error| e.at(path.as_ref());
-    let (tree, formats): (_, &[&dyn FileFormat]) = match &opened.folder {
-        Some(folder) => (&folder.lower, std::slice::from_ref(&folder.format)),
-        None => (&opened.tree, FILE_FORMATS),
+    let (tree, formats): (_, Vec<&dyn FileFormat>) = match &opened.folder {
+        Some(folder) => (&folder.lower, vec![folder.format]),
+        // Files of a format with a key file do not show by themselves what they are.
+        None => (&opened.tree, FILE_FORMATS.iter().copied().filter(|format| format.key_file().is_none()).collect()),
     };
     let mut known = None;
     for format in formats {

@@ -67,7 +67,7 @@ fn a_folder_is_converted_into_gocryptfs_changed_and_converted_out_of_it() {
     assert_eq!(on(&["cat"], &[&format!("/Documents/{long}")]).succeeds().out, b"dear reader");
     let info = on(&["info", "--json"], &[]).succeeds().json();
     assert_eq!(info["files"].as_u64(), Some(3), "{info}");
-    assert_eq!(info["ciphers"]["AES-GCM"].as_u64(), Some(2), "an empty file has no header: {info}");
+    assert_eq!(info["ciphers"]["AES-GCM-256"].as_u64(), Some(2), "an empty file has no header: {info}");
     let sound = on(&["verify", "--json"], &[]).succeeds().json();
     assert_eq!((sound["damaged"].as_bool(), sound["files"].as_u64()), (Some(false), Some(3)), "{sound}");
     let explained = run(["explain", "--password-file", &new, &lower]);
@@ -111,7 +111,7 @@ fn damage_is_named_and_the_rest_is_saved() {
     on(&["cat"], &["/Documents/old letters/big.bin"]).fails(4, &["verification"]);
     let out = folder.str("out");
     let saved = on(&["cp", "-r", "--salvage"], &[":/", &out]);
-    assert!(saved.code != 0 && saved.err.contains("big.bin"), "{} {}", saved.code, saved.err);
+    assert!(saved.code == 4 && saved.text().contains("big.bin"), "{} {} {}", saved.code, saved.text(), saved.err);
     assert_eq!(fs::read(folder.path("out/Documents").join(&long)).expect("a file"), b"dear reader");
     if let Ok(part) = fs::read(folder.path("out/Documents/old letters/big.bin")) {
         assert!(part.len() == big.len() && part[..4096] == big[..4096], "{}", part.len());
