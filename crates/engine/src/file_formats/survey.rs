@@ -136,7 +136,10 @@ impl Walk<'_> {
                 self.wrong(&path, "Another name in this folder decrypts to the same name.");
             }
             match HeldNode::take(self.lower, folder, &entry) {
-                Ok(found) => self.entry(found.node(), entry.kind, path, &shown, above)?,
+                Ok(found) => {
+                    self.attributes(found.node(), &path);
+                    self.entry(found.node(), entry.kind, path, &shown, above)?;
+                }
                 Err(e) => self.wrong(&path, format!("It cannot be opened: {}.", Error::from(e).kind)),
             }
         }
@@ -161,6 +164,18 @@ impl Walk<'_> {
                 Ok(())
             }
             NodeKind::Special => Ok(()),
+        }
+    }
+
+    /// Reads all extended attributes, if that verifies them.
+    fn attributes(&mut self, node: Node, path: &Path) {
+        let Some(upper) = self.upper.filter(|_| self.reads_contents && self.format.verifies()) else { return };
+        // File systems without attributes have nothing to verify.
+        for name in upper.list_extended(node).unwrap_or_default() {
+            if let Err(e) = upper.extended(node, &name) {
+                let name = name.display().to_string();
+                self.wrong(path, format!("Its attribute {name:?} cannot be read: {}.", Error::from(e).kind));
+            }
         }
     }
 

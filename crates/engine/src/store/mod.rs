@@ -181,6 +181,14 @@ pub trait Store: Send + Sync {
         Err(io::Error::new(io::ErrorKind::Unsupported, "it keeps its size while in use"))
     }
 
+    /// Makes sure, where the backing can, that a write of these bytes does not fail for lack of space.
+    ///
+    /// # Errors
+    /// `StorageFull`; whatever the backing reports.
+    fn reserve(&self, _offset: u64, _len: u64) -> io::Result<()> {
+        Ok(())
+    }
+
     /// Marks a range as no longer needed; its contents are unspecified afterwards. Doing nothing is allowed.
     ///
     /// # Errors
@@ -244,6 +252,9 @@ impl<S: Store + ?Sized> Store for Arc<S> {
     }
     fn grow(&self, growth: &Growth) -> io::Result<()> {
         (**self).grow(growth)
+    }
+    fn reserve(&self, offset: u64, len: u64) -> io::Result<()> {
+        (**self).reserve(offset, len)
     }
     fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
         (**self).discard(offset, len)

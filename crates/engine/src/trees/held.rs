@@ -123,4 +123,8 @@ impl Store for NodeStore {
     fn set_len(&self, len: u64) -> io::Result<()> {
         self.tree.set_len(self.node, len)
     }
+
+    fn reserve(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.tree.reserve(self.node, offset, len)
+    }
 }

@@ -366,6 +366,14 @@ pub trait Tree: Send + Sync {
         Err(read_only())
     }
 
+    /// Makes sure, where the file system can, that a write of these bytes does not fail for lack of space. The size stays.
+    ///
+    /// # Errors
+    /// `StorageFull`; those of the store.
+    fn reserve(&self, _file: Node, _offset: u64, _len: u64) -> io::Result<()> {
+        Ok(())
+    }
+
     /// Sets the times of the last change and of the last access, to the precision of the file system.
     ///
     /// # Errors

@@ -102,6 +102,10 @@ impl Tree for Subtree {
         self.tree.set_len(file, len)
     }
 
+    fn reserve(&self, file: Node, offset: u64, len: u64) -> io::Result<()> {
+        self.tree.reserve(file, offset, len)
+    }
+
     fn set_times(&self, node: Node, modified: Option<SystemTime>, accessed: Option<SystemTime>) -> io::Result<()> {
         self.tree.set_times(node, modified, accessed)
     }

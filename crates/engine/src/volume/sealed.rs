@@ -423,7 +423,10 @@ impl SealedBlocks {
                 self.layout.sealing.seal_into(nonce, &self.layout.beside(number), plain, stored);
             }
         });
-        self.store.write_clobbering(self.layout.place(at), &mut stored)
+        let place = self.layout.place(at);
+        // A full disk would end the write in the middle of a block, which is then lost.
+        self.store.reserve(place, stored.len() as u64)?;
+        self.store.write_clobbering(place, &mut stored)
     }
 
     /// Calls `each` with parts of a buffer of stored blocks, and the number of blocks before each part.

@@ -51,7 +51,10 @@ impl Report for Checked {
         }
         match problems.len() as u64 {
             0 if *contents_verified => {
-                writeln!(out, "Every name decrypts, and every block of every file was read and verified.")
+                writeln!(
+                    out,
+                    "Every name decrypts. Every attribute and every block of every file was read and verified."
+                )
             }
             0 => writeln!(
                 out,

@@ -1,7 +1,7 @@
 //! gocryptfs folders: each verb, and the same folder with gocryptfs itself.
 
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{MetadataExt, chown, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -74,8 +74,14 @@ fn a_folder_is_converted_into_gocryptfs_changed_and_converted_out_of_it() {
     assert_eq!(explained.code, 2, "{}", explained.err);
     run(["ls", "--password-file", &new, &lower]).fails(2, &["password"]);
 
+    // The file of another user stays that user's, also if root changes the password.
+    let config = folder.path("lower/gocryptfs.conf");
+    let owner = if rustix::process::geteuid().is_root() { 65534 } else { rustix::process::geteuid().as_raw() };
+    chown(&config, Some(owner), None).expect("its owner");
     let change = ["change", "--password-file", password, "--new-password-file", &new, &lower];
     let changed = run(change).succeeds();
+    let of = fs::metadata(&config).expect("a file");
+    assert_eq!((of.uid(), of.mode() & 0o777), (owner, 0o400));
     assert!(changed.text().contains("gocryptfs.conf"), "{}", changed.text());
     run(change).fails(2, &[]);
     assert_ne!(fsck(&lower, &new), Some(false));

@@ -22,7 +22,7 @@ use crate::volume::Sealing;
 pub const CONFIG: &str = "gocryptfs.conf";
 
 /// The name of a new one until it is complete.
-pub(super) const NEW_CONFIG: &str = "gocryptfs.conf.tmp";
+pub(super) const NEW_CONFIG: &str = "gocryptfs.conf.new.";
 
 /// The most bytes that are read of it.
 pub(super) const MOST: usize = 64 << 10;
@@ -294,7 +294,7 @@ fn flags(names: &[String]) -> Result<Vec<Flag>> {
         let flag = FLAGS.iter().find(|(known, _)| known == name).map(|(_, flag)| *flag);
         match flag {
             Some(Flag::Fido2) => Err(Error::unsupported("a gocryptfs folder that a FIDO2 token opens (FIDO2)")
-                .hint("With the master key, it opens without the token.")),
+                .hint("gocryptfs opens it, also without the token: with -masterkey.")),
             flag => flag.ok_or_else(|| Error::unsupported(format!("the feature {name} of gocryptfs"))),
         }
     };
@@ -357,7 +357,7 @@ fn microseconds(cost: ScryptParams) -> u64 {
 fn cost(log_n: u8) -> Result<ScryptParams> {
     match 1u64.checked_shl(log_n.into()) {
         Some(n) if n >= LEAST.n && log_n <= MOST_LOG_N => Ok(ScryptParams { n, ..LEAST }),
-        _ => Err(Error::misuse(format!("gocryptfs takes a scrypt cost of 10 to {MOST_LOG_N}, not {log_n}"))),
+        _ => Err(Error::misuse(format!("a scrypt cost of 10 to {MOST_LOG_N} can be written, not {log_n}"))),
     }
 }
 

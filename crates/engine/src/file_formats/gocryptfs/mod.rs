@@ -10,7 +10,7 @@ mod config;
 mod keys;
 mod stored;
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::sync::Arc;
 
@@ -96,8 +96,7 @@ impl FileFormat for Gocryptfs {
     fn owns(&self, name: &OsStr, in_root: bool) -> bool {
         let name = name.as_encoded_bytes();
         let long = name.starts_with(SHORTENED.as_bytes()) && name.ends_with(WHOLE.as_bytes());
-        let of_root = in_root && [CONFIG, NEW_CONFIG].iter().any(|own| name == own.as_bytes());
-        of_root || name == FOLDER_FILE.name.as_bytes() || long
+        in_root && name == CONFIG.as_bytes() || name == FOLDER_FILE.name.as_bytes() || long
     }
 
     fn verifies(&self) -> bool {
@@ -121,13 +120,14 @@ fn read_config(lower: &(dyn Tree + 'static)) -> Result<Config> {
         Err(e) if e.kind() == io::ErrorKind::NotFound => {
             let what = format!("not a gocryptfs folder: no {CONFIG} in it");
             Err(Error::new(ErrorKind::NotThisFormat(what)).hint(
-                "If it was one, look for a copy of that file in a backup: nothing in the folder opens without it.",
+                "If it was one, look for a copy of that file in a backup. Without it, only gocryptfs itself opens the folder, with \
+                 -masterkey.",
             ))
         }
         read => match read? {
             Some(bytes) => Config::parse(&bytes),
             None => {
-                let what = format!("it is not a file, or has more than {MOST} bytes");
+                let what = format!("it has more than {MOST} bytes, or is not a file: a symbolic link is not followed");
                 Err(ErrorKind::Malformed { field: CONFIG, offset: 0, what }.into())
             }
         },
@@ -199,11 +199,12 @@ fn prove(lower: &(dyn Tree + 'static), keys: &Keys) -> Result<bool> {
             keys.opens(of).unwrap_or_default().into_iter().for_each(|right| blocks.add(right));
         }
     }
-    let wrong = if blocks.right + blocks.wrong > 0 { blocks.right == 0 } else { names.right == 0 && names.wrong > 0 };
-    if wrong {
+    let by_names = names.right > 1 && names.right > names.wrong;
+    // A damaged block does not outweigh many names.
+    if blocks.right == 0 && !by_names && (blocks.wrong > 0 || names.right == 0 && names.wrong > 0) {
         return Err(ErrorKind::WrongCredential("the master key opens no file and no name of the folder".into()).into());
     }
-    Ok(blocks.right > 0 || names.right > 1 && names.right > names.wrong)
+    Ok(blocks.right > 0 || by_names)
 }
 
 /// Makes an empty folder one of gocryptfs, whose master key is random.
@@ -211,18 +212,28 @@ fn prove(lower: &(dyn Tree + 'static), keys: &Keys) -> Result<bool> {
 /// # Errors
 /// `Misuse` if the folder is not empty, or `new` is impossible; `TooLittleMemory`, `Cancelled`; those of the tree.
 pub fn create(folder: &(dyn Tree + 'static), passphrase: &Secret, new: &NewFolder, with: &Unlock<'_>) -> Result<()> {
-    // What an interrupted attempt left behind.
-    let left_over = |name: &OsStr| name == FOLDER_FILE.name || name == NEW_CONFIG;
-    if folder.list(folder.root())?.iter().any(|entry| !left_over(&entry.name)) {
+    let root = folder.root();
+    let entries = folder.list(root)?;
+    if entries.iter().any(|entry| !is_left_over(&entry.name)) {
         return Err(Error::misuse("the folder is not empty").hint("Give a new or an empty folder."));
     }
     let config = new.config(passphrase, with)?;
+    for entry in entries {
+        folder.remove(root, &entry.name)?;
+    }
     if new.names == NameEncryption::PerFolder {
         let mut iv = vec![0; FOLDER_FILE.len];
         random::fill(&mut iv)?;
-        replace(folder, FOLDER_FILE.name, FOLDER_FILE.name, &iv, 0o444)?;
+        write(folder, FOLDER_FILE.name.as_ref(), &iv, &NewNode { mode: Some(0o444), owner: None })?;
     }
-    replace(folder, NEW_CONFIG, CONFIG, &config, 0o400)
+    replace_config(folder, &config, NewNode { mode: Some(0o400), owner: None })
+}
+
+/// Whether an interrupted [`create`] or [`change_passphrase`] leaves a file of this name in the root.
+fn is_left_over(name: &OsStr) -> bool {
+    let digits = name.as_encoded_bytes().strip_prefix(NEW_CONFIG.as_bytes());
+    let is_new_config = digits.is_some_and(|digits| digits.len() == 16 && digits.iter().all(u8::is_ascii_hexdigit));
+    name == FOLDER_FILE.name || is_new_config
 }
 
 /// Gives a folder another passphrase. `with` opens it now. The new cost is the logarithm of scrypt's N; by default it stays.
@@ -244,23 +255,38 @@ pub fn change_passphrase(
             .hint("Give the passphrase, or add a file with the right key first."));
     }
     let log_n = log_n.unwrap_or(config.log_n());
-    replace(folder, NEW_CONFIG, CONFIG, &config.resealed(&master, passphrase, log_n, with)?, 0o400)
+    let new = config.resealed(&master, passphrase, log_n, with)?;
+    // The old file is the only copy of the key.
+    if *Config::parse(&new)?.master_key(passphrase, with)? != *master {
+        return Err(io::Error::other("the new configuration does not open: the old one stays").into());
+    }
+    let held = HeldNode::lookup(folder, folder.root(), CONFIG.as_ref())?;
+    let of = folder.attributes(held.node())?;
+    replace_config(folder, &new, NewNode { mode: of.mode, owner: of.owner })
 }
 
-/// Writes a file of the root folder completely before it gets its name.
-fn replace(folder: &(dyn Tree + 'static), temporary: &str, name: &str, contents: &[u8], mode: u16) -> Result<()> {
+/// Replaces the configuration, with one that is complete under another name first.
+fn replace_config(folder: &(dyn Tree + 'static), config: &[u8], of: NewNode) -> Result<()> {
+    let mut number = [0; 8];
+    random::fill(&mut number)?;
+    let temporary = OsString::from(format!("{NEW_CONFIG}{}", hex::digits(&number)));
+    let root = StoredFolder { tree: folder, folder: folder.root() };
+    let replaced = write(folder, &temporary, config, &of).and_then(|()| {
+        let there = root.read(&temporary, MOST)?;
+        if there.as_deref() != Some(config) {
+            return Err(io::Error::other("the new configuration could not be read back: the old one stays").into());
+        }
+        Ok(folder.rename(root.folder, &temporary, root.folder, CONFIG.as_ref(), Renaming::Replace)?)
+    });
+    replaced.inspect_err(|_| drop(folder.remove(root.folder, &temporary)))?;
+    Ok(folder.sync(root.folder, false)?)
+}
+
+/// Writes a new file of the root folder, durably.
+fn write(folder: &(dyn Tree + 'static), name: &OsStr, contents: &[u8], new: &NewNode) -> Result<()> {
     let root = folder.root();
-    match folder.remove(root, temporary.as_ref()) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e.into()),
-        _ => {}
-    }
-    let new = NewNode { mode: Some(mode), owner: None };
     let usage = Use { read: true, write: true };
-    let file = HeldNode::new(folder, folder.create_open(root, temporary.as_ref(), &new, usage)?);
+    let file = HeldNode::new(folder, folder.create_open(root, name, new, usage)?);
     let written = folder.write_at(file.node(), 0, contents).and_then(|()| folder.sync(file.node(), false));
-    written.and(folder.release(file.node()))?;
-    if temporary != name {
-        folder.rename(root, temporary.as_ref(), root, name.as_ref(), Renaming::Replace)?;
-    }
-    Ok(folder.sync(root, false)?)
+    Ok(written.and(folder.release(file.node()))?)
 }

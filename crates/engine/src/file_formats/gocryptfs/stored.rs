@@ -12,10 +12,11 @@ pub(super) fn facts(of: StoredFile<'_>) -> io::Result<FileFacts> {
     let stored = of.tree.attributes(of.contents)?.size;
     let header = HEADER as u64;
     let clear = FileFacts::clear(stored);
-    if stored == 0 {
-        return Ok(FileFacts { state: FileState::Encrypted, ..clear });
+    // gocryptfs takes a header alone for an empty file.
+    if stored == 0 || stored == header {
+        return Ok(FileFacts { state: FileState::Encrypted, size: Some(0), ..clear });
     }
-    if stored <= header {
+    if stored < header {
         let problem =
             format!("It has {stored} bytes and no contents: it was cut short, or its first write was interrupted.");
         return Ok(FileFacts { state: FileState::Unfinished, size: Some(0), problem: Some(problem), ..clear });

@@ -643,7 +643,8 @@ impl Tree for Stacked {
 
     fn set_len(&self, node: Node, len: u64) -> io::Result<()> {
         if len == 0 && self.is_empty_without_header(node)? {
-            return Ok(());
+            // An interrupted first write may have left a header.
+            return self.lower.set_len(node, 0);
         }
         self.exclusively(node, |contents| match contents {
             Contents::Sealed(_) => self.resize_sealed(node, contents, len),

@@ -22,7 +22,7 @@ use rustix::fs::{
     AtFlags, CWD, Dir, FileType, Gid, Mode, OFlags, RenameFlags, ResolveFlags, StatVfsMountFlags, Timestamps, Uid,
     XattrFlags,
 };
-use rustix::io::{Errno, ReadWriteFlags};
+use rustix::io::{Errno, ReadWriteFlags, retry_on_intr};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use self::nodes::{Direction, HostNode, Nodes, ROOT};
@@ -299,6 +299,15 @@ impl Tree for HostFolder {
     fn set_len(&self, file: Node, len: u64) -> io::Result<()> {
         self.changeable()?;
         self.file(file, Direction::Write)?.set_len(len)
+    }
+
+    fn reserve(&self, file: Node, offset: u64, len: u64) -> io::Result<()> {
+        self.changeable()?;
+        let file = self.file(file, Direction::Write)?;
+        match retry_on_intr(|| rustix::fs::fallocate(&*file, rustix::fs::FallocateFlags::KEEP_SIZE, offset, len)) {
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
+            reserved => Ok(reserved?),
+        }
     }
 
     fn set_times(&self, node: Node, modified: Option<SystemTime>, accessed: Option<SystemTime>) -> io::Result<()> {
