@@ -91,7 +91,11 @@ impl RemoteAddress {
         };
         Ok(match self {
             Self::Nbd(uri) => match &uri.server {
-                ServerAddress::Unix(socket) => format!("{uri:?} {}", number(socket)?),
+                // A server that starts again makes another socket there, and sessions connect to that.
+                ServerAddress::Unix(socket) => {
+                    let place = socket.canonicalize().map_err(|e| Error::from(e).at(socket))?;
+                    format!("{} {:?} {}", uri.export, uri.tls, place.display())
+                }
                 ServerAddress::Tcp(..) => format!("{uri:?}"),
             },
             Self::Helped(helper, rest) => {
