@@ -69,8 +69,11 @@ pub struct Borrow {
     /// Borrows the file at a path from the process that has locked it.
     pub file: fn(&Path) -> Result<Option<Loan>>,
     /// Borrows the remote store of a name. All its bytes go through the process that lends it.
-    pub remote: fn(&Path, Access) -> Result<Option<Arc<dyn Store>>>,
+    pub remote: BorrowRemote,
 }
+
+/// Borrows the remote store of a name.
+pub type BorrowRemote = fn(&Path, Access) -> Result<Option<Arc<dyn Store>>>;
 
 /// What the process that uses a volume needs for converting it.
 #[derive(Clone, Copy)]

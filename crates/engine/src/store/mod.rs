@@ -17,7 +17,7 @@ pub use around::AroundStore;
 pub(crate) use counted::Counters;
 pub use counted::{CountedStore, Traffic};
 pub(crate) use direct::Pages;
-pub use file::{Access, Borrow, FileStore, Handover, Lender, Lent, Loan};
+pub use file::{Access, Borrow, BorrowRemote, FileStore, Handover, Lender, Lent, Loan};
 pub use header_lock::HeaderLock;
 pub use mapped::{Extent, MappedStore};
 pub use memory::MemoryStore;
