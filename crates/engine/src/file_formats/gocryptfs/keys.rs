@@ -15,7 +15,7 @@ use claviger_crypto::secret::wipe_after_sectors;
 use claviger_crypto::{Acceleration, Secret};
 use rustix::io::Errno;
 
-use super::config::{CONFIG, Config, ContentCipher, KEY, NONCE, NameEncryption};
+use super::config::{CONFIG, Config, ContentCipher, KEY, NEW_CONFIG, NONCE, NameEncryption};
 use crate::error::Error;
 use crate::file_formats::{FileKeys, FileKind, FolderFile, NameIv, NameRole, StoredFile, StoredFolder, no_name};
 use crate::random;
@@ -283,6 +283,7 @@ impl FileKeys for Keys {
             _ if begins(FOLDER_FILE.unfinished) => {
                 "it is left over from making or removing a folder, and can be removed"
             }
+            _ if begins(NEW_CONFIG) => "it is left over from a change of the password, and can be removed",
             _ if begins(FOLDER_FILE.name) => "it is left over from a folder that gocryptfs removed, and can be removed",
             _ if self.names.base64.decode(stored.as_bytes()).is_err() => "the name is not encrypted",
             _ => "the name does not decrypt: it was changed, moved from another folder, or has another key",

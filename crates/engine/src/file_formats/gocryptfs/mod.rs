@@ -12,6 +12,7 @@ mod stored;
 
 use std::ffi::{OsStr, OsString};
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
 use claviger_crypto::Secret;
@@ -96,7 +97,8 @@ impl FileFormat for Gocryptfs {
     fn owns(&self, name: &OsStr, in_root: bool) -> bool {
         let name = name.as_encoded_bytes();
         let long = name.starts_with(SHORTENED.as_bytes()) && name.ends_with(WHOLE.as_bytes());
-        in_root && name == CONFIG.as_bytes() || name == FOLDER_FILE.name.as_bytes() || long
+        let of_root = in_root && (name == CONFIG.as_bytes() || is_left_over(OsStr::from_bytes(name)));
+        of_root || name == FOLDER_FILE.name.as_bytes() || long
     }
 
     fn verifies(&self) -> bool {
