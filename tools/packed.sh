@@ -13,7 +13,8 @@ rm -rf "$target/packed"
 # Cargo would build each crate, and all below it again, without what is already there.
 "$cargo" publish --dry-run --no-verify --locked --allow-dirty --workspace --target-dir "$target/packed"
 mkdir "$folder"
-find "$target/packed/package" -name '*.crate' -exec tar -xzf {} -C "$folder" \;
+# With the present time: packed files have an old one, and what was checked last time would count as the same.
+find "$target/packed/package" -name '*.crate' -exec tar -xmzf {} -C "$folder" \;
 cp Cargo.lock "$folder"
 cd "$folder"
 {
