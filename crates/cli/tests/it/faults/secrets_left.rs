@@ -60,6 +60,7 @@ bitlocker() { cp made v; }
 cascade() { claviger create --quick --format TrueCrypt --hash SHA-512 --cipher Serpent-Twofish-AES --size 300K --password-file pw v; }
 fat() { head -c 2M /dev/zero >fat; mkfs.vfat fat; claviger convert --raw-source --new-format TrueCrypt --new-hash SHA-512 --new-cipher AES --new-password-file pw fat v; }
 lower() { claviger convert --raw-source --new-format eCryptfs --new-password-file pw plain lower; }
+vault() { claviger convert --raw-source --new-format gocryptfs --new-password-file pw plain lower; }
 people() { for name in me friend; do claviger keyfile --efs --name $name --password-file pw $name.pfx; done; openssl pkcs12 -in me.pfx -nodes -passin file:pw -out me.pem; }
 ntfs() { people; head -c 8M /dev/zero >v; mkntfs -F -Q -q v; ntfscp v plain/inner/large letter; }
 noise() { head -c 2M /dev/urandom >v; }
@@ -325,6 +326,15 @@ static CASES: &[Case] = &[
         ONCE,
     ),
     case("eCryptfs", "", "convert --raw-source --new-format eCryptfs --new-password-file pw plain lower", WRITES),
+    case("gocryptfs", "", "create --format gocryptfs --password-file pw lower", WRITES),
+    case("gocryptfs", "vault", "cat --password-file pw lower /inner/large", &[Done, Wrong]),
+    case("gocryptfs", "vault", "change --password-file pw --new-password-file new lower", &[Done, Wrong]),
+    case(
+        "gocryptfs",
+        "vault",
+        "claviger mount --password-file pw lower d; echo text >d/file; claviger unmount d",
+        ONCE,
+    ),
     case(
         "EFS",
         "ntfs",
