@@ -3,8 +3,10 @@ use crate::texts::ENGLISH;
 use serde_json::json;
 
 fn listed() -> Value {
-    let one =
-        |format: &str| json!({"format": format, "ciphers": ["AES", "Serpent"], "hashes": ["SHA-512"], "min_len": 1});
+    let one = |format: &str| {
+        json!({"format": format, "ciphers": ["AES", "Serpent"], "hashes": ["SHA-512"], "min_len": 1,
+            "folder": format == "eCryptfs"})
+    };
     json!([one("LUKS2"), one("VeraCrypt"), one("BitLocker"), one("eCryptfs")])
 }
 

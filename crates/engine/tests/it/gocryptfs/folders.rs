@@ -481,7 +481,7 @@ fn only_an_empty_folder_becomes_one() {
         assert!(matches!(make(&new).expect_err("impossible").kind, ErrorKind::Misuse(_)), "{new:?}");
     }
     // What an interrupted attempt left behind.
-    fs::write(folder.path().join("gocryptfs.conf.tmp"), "half").expect("a file");
+    fs::write(folder.path().join("gocryptfs.conf.new.0123456789abcdef"), "half").expect("a file");
     fs::write(folder.path().join("gocryptfs.diriv"), "half").expect("a file");
     make(&new_folder()).expect("created");
     assert!(matches!(make(&new_folder()).expect_err("there is one").kind, ErrorKind::Misuse(_)));
