@@ -74,7 +74,7 @@ struct Request {
     version: u32,
     /// Device and inode; those of no file for the remote store of the session's volume, so that version 3 has nothing to lend.
     file: (u64, u64),
-    /// If that is asked for: whether it is to be written.
+    /// Whether the remote store will be written to; `None` to borrow a file.
     #[serde(default)]
     remote: Option<bool>,
 }

@@ -364,7 +364,7 @@ fn cost(log_n: u8) -> Result<ScryptParams> {
 /// The largest logarithm of N for new passphrases: 4 GiB of memory.
 const MOST_LOG_N: u8 = 22;
 
-/// What a new folder is to be. The default is that of gocryptfs.
+/// The properties of a new folder. The defaults are those of gocryptfs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NewFolder {
     /// The cipher of contents.

@@ -21,8 +21,8 @@ use tempfile::TempDir;
 
 pub const PASSPHRASE: &str = "a passphrase";
 
-/// A kind of folder: what it is called, what `gocryptfs -init` is told, and the same for us. Version 2.3 makes no folders without
-/// derived keys and with padded names any more, but opens them.
+/// A variant of the format: its name, the options that create it with `gocryptfs -init`, and our own options. Version 2.3 no longer
+/// creates folders without derived keys or with padded names, but opens them.
 pub struct Variant {
     pub name: &'static str,
     pub options: Option<&'static [&'static str]>,

@@ -643,7 +643,7 @@ impl Store for Remote {
         self.line().map(drop)
     }
 
-    /// If the export has grown, connects again: servers keep the size that they told a connection.
+    /// Reconnects if the export has grown, because a server reports the same size for as long as a connection lasts.
     fn measure(&self) -> io::Result<()> {
         let anew = self.server.anew()?;
         let server = anew.as_deref().unwrap_or(&*self.server);
