@@ -69,12 +69,13 @@ pub trait FileFormat: Sync {
         Err(Error::unsupported(format!("creating {} folders", self.name())))
     }
 
-    /// Gives the folder another passphrase; `with` opens it now. Returns false if no file in the folder depends on the passphrase.
+    /// Seals the key in the [key file](FileFormat::key_file) with another passphrase; `with` opens the folder now. The new file is
+    /// checked before it replaces the old one.
     ///
     /// # Errors
-    /// Those of [`FileFormat::unlock`] and of the tree.
-    fn change_passphrase(&self, _lower: &(dyn Tree + 'static), _new: &Secret, _with: &Unlock<'_>) -> Result<bool> {
-        Ok(false)
+    /// `Unsupported` without a key file; those of [`FileFormat::unlock`] and of the tree.
+    fn change_passphrase(&self, _lower: &(dyn Tree + 'static), _new: &Secret, _with: &Unlock<'_>) -> Result<()> {
+        Err(Error::unsupported(format!("changing the passphrase of {} folders", self.name())))
     }
 
     /// The credentials that open a folder, besides a passphrase.

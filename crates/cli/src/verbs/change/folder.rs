@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use claviger_engine::file_formats::{FileFormat, ecryptfs};
 use claviger_engine::internal::files;
 use claviger_engine::store::Access;
-use claviger_engine::{Credential, Error, ErrorKind, Result, Secret, Unlock};
+use claviger_engine::{Credential, Error, ErrorKind, Result, Secret};
 use serde::Serialize;
 
 use crate::opening::OpenArgs;
@@ -30,40 +30,34 @@ struct Changed {
 pub fn run(open: &OpenArgs, new: &NewCredentialArgs, json: bool) -> anyhow::Result<()> {
     guard::no_dumps();
     let found = open.find_folder(Access::ReadOnly, None)?;
-    match found.locked.file_format() {
-        Some(format) if format.key_file().is_some() => {
+    match found.locked.file_format().and_then(|format| Some((format, format.key_file()?))) {
+        Some((format, key_file)) => {
             drop(found);
-            in_folder(format, open, new, json)
+            in_folder(format, key_file, open, new, json)
         }
-        _ => beside(found, open, new, json),
+        None => beside(found, open, new, json),
     }
 }
 
 /// Seals the key in the folder's own file with another password.
 fn in_folder(
     format: &'static dyn FileFormat,
+    key_file: &str,
     open: &OpenArgs,
     new: &NewCredentialArgs,
     json: bool,
 ) -> anyhow::Result<()> {
+    let at = |e: Error| e.in_format(format.name()).at(&open.path);
     let found = open.find_folder(Access::ReadWrite, None)?;
+    let (lower, _) = found.locked.stored_files().ok_or_else(|| at(Error::misuse("not a folder")))?;
     let mut credentials = found.credentials()?;
-    let current = credentials.open(|credentials| {
-        let with = found.with(credentials);
-        let (lower, _) = found.locked.stored_files().ok_or_else(|| Error::misuse("not a folder"))?;
-        // Before anybody thinks of a new password.
-        format.unlock(lower, &with).map(drop)
-    });
-    current.map_err(|e| e.in_format(format.name()).at(&open.path))?;
+    // Before anybody thinks of a new password.
+    credentials.open(|credentials| format.unlock(lower, &found.with(credentials)).map(drop)).map_err(at)?;
     let fresh = new.read(&credentials, &StrengthMeter::of_folder(format))?;
     let password = only_password(format, &fresh)?;
-    let (lower, _) = found.locked.stored_files().ok_or_else(|| Error::misuse("not a folder"))?;
-    let change = |credentials: &[Credential]| format.change_passphrase(&**lower, password, &found.with(credentials));
-    let changed = change(&credentials).map_err(|e| e.in_format(format.name()).at(&open.path))?;
-    // Opens it as the next user will, as a check.
-    format.unlock(lower, &Unlock { credentials: &fresh, ..found.with(&fresh) }).map_err(|e| e.at(&open.path))?;
-    let written = format.key_file().filter(|_| changed).map(str::to_owned).into_iter().collect();
-    output::print(&Changed { path: FileName::path(&open.path), format: format.name(), written }, json)
+    format.change_passphrase(&**lower, password, &found.with(&credentials)).map_err(at)?;
+    let path = FileName::path(&open.path);
+    output::print(&Changed { path, format: format.name(), written: vec![key_file.to_owned()] }, json)
 }
 
 /// Rewraps the passphrase in the file beside the folder, or in the file that the options name. The current password unwraps it;

@@ -60,8 +60,8 @@ impl FileFormat for Gocryptfs {
         create(lower, passphrase, &NewFolder::asked(&with.folder)?, with)
     }
 
-    fn change_passphrase(&self, lower: &(dyn Tree + 'static), new: &Secret, with: &Unlock<'_>) -> Result<bool> {
-        change_passphrase(lower, new, None, with).map(|()| true)
+    fn change_passphrase(&self, lower: &(dyn Tree + 'static), new: &Secret, with: &Unlock<'_>) -> Result<()> {
+        change_passphrase(lower, new, None, with)
     }
 
     fn takes(&self) -> Takes {
