@@ -22,6 +22,16 @@ const PREFIX: &[u8] = b"ECRYPTFS_FNEK_ENCRYPTED.";
 /// The 64 digits of encoded names, in order of value.
 const DIGITS: &[u8; 64] = b"-.0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 
+/// The value of each byte as a digit; 64 or more for one that is none.
+const VALUES: [u8; 256] = {
+    let (mut values, mut value) = ([u8::MAX; 256], 0);
+    while value < DIGITS.len() {
+        values[DIGITS[value] as usize] = value as u8;
+        value += 1;
+    }
+    values
+};
+
 const TAG: u8 = 70;
 
 /// The fewest bytes of padding in front of the zero.
@@ -164,5 +174,5 @@ impl Packet {
 
 /// The value of a digit.
 fn value(digit: u8) -> Option<u8> {
-    DIGITS.iter().position(|d| *d == digit).map(|at| at as u8)
+    Some(VALUES[usize::from(digit)]).filter(|value| *value < DIGITS.len() as u8)
 }

@@ -43,6 +43,9 @@ const RESOLVE: ResolveFlags = ResolveFlags::BENEATH
 /// Opens a node without its contents. A symbolic link is opened itself, not followed.
 const NODE: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW);
 
+/// Opens a file for reading. If the name is suddenly that of a pipe, this does not wait for a writer.
+const READABLE: OFlags = OFlags::RDONLY.union(OFlags::NOATIME).union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK);
+
 /// The longest value of an extended attribute, and the longest list of their names (`XATTR_SIZE_MAX` and `XATTR_LIST_MAX` of
 /// linux/limits.h).
 const LONGEST_EXTENDED: usize = 64 << 10;
@@ -214,8 +217,16 @@ impl Tree for HostFolder {
         self.found(&folder, name)
     }
 
+    /// Opens a file for reading at once, if that is allowed: what lists a folder of encrypted files reads their headers next.
     fn take(&self, folder: Node, entry: &Entry) -> io::Result<Node> {
-        self.lookup(folder, &entry.name)
+        let (folder, name) = self.place(folder, &entry.name)?;
+        if entry.kind == NodeKind::File
+            && let Ok(file) = open_below(&folder, name, READABLE, Mode::empty())
+            && let Some(node) = self.nodes.add_readable(file)?
+        {
+            return Ok(node);
+        }
+        self.found(&folder, name)
     }
 
     fn forget(&self, node: Node, times: u64) {
@@ -402,8 +413,15 @@ impl Tree for HostFolder {
     }
 
     fn extended(&self, node: Node, name: &OsStr) -> io::Result<Option<Vec<u8>>> {
-        let path = self.nodes.get(node)?.path();
-        match fitting(|out| rustix::fs::getxattr(&path, name, out)) {
+        let node = self.nodes.get(node)?;
+        let value = match node.readable() {
+            Some(file) => fitting(|out| rustix::fs::fgetxattr(file, name, out)),
+            None => {
+                let path = node.path();
+                fitting(|out| rustix::fs::getxattr(&path, name, out))
+            }
+        };
+        match value {
             Err(e) if e.raw_os_error() == Some(Errno::NODATA.raw_os_error()) => Ok(None),
             value => value.map(Some),
         }

@@ -21,8 +21,10 @@ type Key = (u64, u64);
 
 /// A node in use. Its open files are closed with it.
 pub(super) struct HostNode {
-    /// Opened only as a reference (`O_PATH`).
-    descriptor: OwnedFd,
+    /// Opened only as a reference (`O_PATH`), or for reading.
+    descriptor: Arc<File>,
+    /// Whether the descriptor can be read, without a change of the access time.
+    readable: bool,
     key: Key,
     pub(super) kind: NodeKind,
     open: RwLock<Open>,
@@ -59,10 +61,11 @@ impl AsFd for HostNode {
 }
 
 impl HostNode {
-    fn new(descriptor: OwnedFd) -> io::Result<Self> {
+    fn new(descriptor: OwnedFd, readable: bool) -> io::Result<Self> {
         let of = attributes::of(&descriptor)?;
         let kind = attributes::kind(FileType::from_raw_mode(of.stx_mode.into()));
-        Ok(Self { descriptor, key: (attributes::device(&of), of.stx_ino), kind, open: RwLock::default() })
+        let (descriptor, key) = (Arc::new(descriptor.into()), (attributes::device(&of), of.stx_ino));
+        Ok(Self { descriptor, readable, key, kind, open: RwLock::default() })
     }
 
     /// See [`attributes::read`].
@@ -73,7 +76,7 @@ impl HostNode {
     /// A path to the node itself, for calls that take no such descriptor. It leads to this node only, and a link is not followed
     /// further (proc_pid_fd(5)).
     pub(super) fn path(&self) -> String {
-        path(&self.descriptor)
+        path(&*self.descriptor)
     }
 
     pub(super) fn reopen(&self, flags: OFlags) -> io::Result<File> {
@@ -98,6 +101,11 @@ impl HostNode {
         Ok(rustix::fs::chmodat(CWD, self.path(), super::mode_bits(mode), AtFlags::empty())?)
     }
 
+    /// A descriptor that can be read, if there is one.
+    pub(super) fn readable(&self) -> Option<&Arc<File>> {
+        Some(&self.descriptor).filter(|_| self.readable)
+    }
+
     /// The file open in that direction, otherwise the one that `open` opens. It is kept if the node is open.
     pub(super) fn opened(
         &self,
@@ -109,7 +117,8 @@ impl HostNode {
             Direction::Read => &kept.reading,
             Direction::Write => &kept.writing,
         };
-        if let Some(file) = file {
+        let unopened = || self.readable().filter(|_| kept.times == 0 && matches!(direction, Direction::Read));
+        if let Some(file) = file.as_ref().or_else(unopened) {
             return Ok(file.clone());
         }
         drop(kept);
@@ -167,7 +176,7 @@ struct Known {
 
 impl Nodes {
     pub(super) fn new(root: OwnedFd) -> io::Result<Self> {
-        let node = HostNode::new(root)?;
+        let node = HostNode::new(root, false)?;
         let device = node.key.0;
         let numbers = HashMap::from([(node.key, ROOT)]);
         // The root is never given back.
@@ -187,13 +196,19 @@ impl Nodes {
 
     /// Returns the node of a descriptor; a known node counts once more.
     pub(super) fn add(&self, descriptor: OwnedFd) -> io::Result<Node> {
-        Ok(self.table_mut().returned(HostNode::new(descriptor)?).0)
+        Ok(self.table_mut().returned(HostNode::new(descriptor, false)?).0)
+    }
+
+    /// Like [`Nodes::add`], for a descriptor that can be read. `None` if it is not that of a file.
+    pub(super) fn add_readable(&self, descriptor: OwnedFd) -> io::Result<Option<Node>> {
+        let node = HostNode::new(descriptor, true)?;
+        Ok((node.kind == NodeKind::File).then(|| self.table_mut().returned(node).0))
     }
 
     /// Like [`Nodes::add`], for a new file that stays open.
     pub(super) fn add_open(&self, file: File) -> io::Result<Node> {
         let flags = OFlags::PATH | OFlags::CLOEXEC;
-        let node = HostNode::new(rustix::fs::openat(CWD, path(&file), flags, Mode::empty())?)?;
+        let node = HostNode::new(rustix::fs::openat(CWD, path(&file), flags, Mode::empty())?, false)?;
         let (number, node) = self.table_mut().returned(node);
         node.keep(file, true, true);
         Ok(number)

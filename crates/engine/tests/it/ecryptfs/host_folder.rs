@@ -478,6 +478,36 @@ fn what_only_reads_changes_nothing() {
 }
 
 #[test]
+fn what_a_listing_calls_a_file_is_taken_as_what_it_is_now() {
+    let (folder, tree) = folder();
+    let at = |name: &str| folder.path().join(name);
+    for file in ["file", "link", "pipe"] {
+        fs::write(at(file), "contents").expect("a file");
+    }
+    let entries = tree.list(tree.root()).expect("listed");
+    assert!(entries.iter().all(|entry| entry.kind == NodeKind::File));
+    for replaced in ["link", "pipe"] {
+        fs::remove_file(at(replaced)).expect("removed");
+    }
+    symlink("file", at("link")).expect("a link");
+    // Nobody writes to it: waiting for a writer would never end.
+    tree.make_special(tree.root(), name("pipe"), Special::Pipe, &NEW).expect("a pipe");
+    let before = fs::metadata(at("file")).expect("known").accessed().expect("a time");
+    for entry in &entries {
+        let node = HeldNode::take(&tree, tree.root(), entry).expect("it is there");
+        let now = tree.attributes(node.node()).expect("known").kind;
+        let expected = [("file", NodeKind::File), ("link", NodeKind::Link), ("pipe", NodeKind::Special)];
+        assert!(expected.iter().any(|(name, kind)| entry.name == *name && now == *kind), "{}", entry.name.display());
+        if now == NodeKind::File {
+            assert_eq!(read(&tree, node.node(), 8), b"contents");
+        } else {
+            assert!(tree.read_at(node.node(), 0, &mut [0]).is_err());
+        }
+    }
+    assert_eq!(fs::metadata(at("file")).expect("known").accessed().expect("a time"), before);
+}
+
+#[test]
 fn what_is_made_belongs_to_whom_it_is_made_for() {
     if root().is_none() {
         return;
