@@ -54,7 +54,8 @@ fn each_format_of_ours_is_encrypted() {
     let ours = ["TrueCrypt", "VeraCrypt", "luks1", "LUKS2", "plain-format", "loop-AES", "LUKS2:hmac-sha256"];
     work(&Folder::new(), "16M", &ours, true);
     work(&Folder::new(), "16M", &["nbd/LUKS2", "nbd/VeraCrypt:AES-Twofish-Serpent"], true);
-    work(&Folder::new(), "16M", &["files/eCryptfs", "files/eCryptfs:clear-names"], true);
+    let folders = ["files/eCryptfs", "files/eCryptfs:clear-names", "files/gocryptfs", "files/gocryptfs:AES-SIV"];
+    work(&Folder::new(), "16M", &folders, true);
 }
 
 #[test]

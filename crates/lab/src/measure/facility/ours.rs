@@ -150,7 +150,7 @@ pub fn all() -> Vec<Facility> {
 /// The default facilities: without encryption, and each format with its default cipher.
 pub fn defaults() -> Vec<String> {
     let volumes = [PLAIN.to_owned()].into_iter().chain(creatable().map(|(format, _)| name_of(format)));
-    volumes.chain([PLAIN_FILES.to_owned()]).chain(by_passphrase().map(|format| folder_name(format, None))).collect()
+    volumes.chain([PLAIN_FILES.to_owned()]).chain(folders().map(|format| folder_name(format, None))).collect()
 }
 
 /// Whether it is one of the servers without encryption.
@@ -271,32 +271,40 @@ fn plain(transport: Transport) -> Facility {
 }
 
 fn encrypted_files() -> impl Iterator<Item = Facility> {
-    by_passphrase().flat_map(|format| {
-        let variants = VARIANTS.iter().filter(move |variant| variant.format == format.name()).map(Some);
-        [None].into_iter().chain(variants).map(move |variant| folder(format, variant))
+    folders().flat_map(|format| {
+        let variants = VARIANTS.iter().filter(move |variant| variant.format == format.name());
+        let variants = variants.map(move |v| folder(format, Some((v.name, &v.name.replace('-', " "))), &[], v.open));
+        let ciphers = format.key_file().map_or_else(Vec::new, |_| format.ciphers()).into_iter().skip(1);
+        let ciphers = ciphers.map(move |cipher| folder(format, Some((cipher, cipher)), &["--cipher", cipher], &[]));
+        [folder(format, None, &[], &[])].into_iter().chain(variants).chain(ciphers)
     })
 }
 
-/// The formats of folders that a passphrase is enough for: an empty folder becomes one when it is mounted.
-fn by_passphrase() -> impl Iterator<Item = &'static dyn FileFormat> {
-    FILE_FORMATS.iter().copied().filter(|format| format.asks_passphrase(&[]) && format.key_file().is_none())
+/// The formats of folders that this program makes, and that a passphrase is enough for.
+fn folders() -> impl Iterator<Item = &'static dyn FileFormat> {
+    FILE_FORMATS.iter().copied().filter(|format| format.asks_passphrase(&[]) && !format.ciphers().is_empty())
 }
 
-fn folder_name(format: &dyn FileFormat, variant: Option<&Variant>) -> String {
-    let variant = variant.map(|variant| format!(":{}", variant.name)).unwrap_or_default();
+fn folder_name(format: &dyn FileFormat, variant: Option<&str>) -> String {
+    let variant = variant.map(|variant| format!(":{variant}")).unwrap_or_default();
     format!("{FILES}{}{variant}", format.name())
 }
 
-fn folder(format: &dyn FileFormat, variant: Option<&Variant>) -> Facility {
+/// A folder of this format. `variant` is the suffix of its name, and of its title. `create` and `open` are further options.
+fn folder(format: &dyn FileFormat, variant: Option<(&str, &str)>, create: &[&str], open: &[&str]) -> Facility {
     let named = ["--format", format.name()];
-    let (variant_words, more) =
-        variant.map_or((String::new(), &[][..]), |v| (format!(", {}", v.name.replace('-', " ")), v.open));
+    let words = variant.map(|(_, words)| format!(", {words}")).unwrap_or_default();
+    // An empty folder becomes one of a format without a key file when it is mounted.
+    let create = format
+        .key_file()
+        .map(|_| step(&[&["{claviger}", "create"], &named[..], create, PASSPHRASE, &["{store}"]].concat()));
     Facility {
-        name: folder_name(format, variant),
-        title: format!("this engine, {} format{variant_words} (FUSE folder)", format.name()),
+        name: folder_name(format, variant.map(|(name, _)| name)),
+        title: format!("this engine, {} format{words} (FUSE folder)", format.name()),
         baseline: Some(PLAIN_FILES.to_owned()),
         about: format!("Each file is encrypted by this program as {} does it. {FOLDER_LAYER}", format.name()),
-        open: vec![mount_folder(&[&named[..], PASSPHRASE, more].concat())],
+        create: create.into_iter().collect(),
+        open: vec![mount_folder(&[&named[..], PASSPHRASE, open].concat())],
         ..plain_files()
     }
 }
@@ -432,9 +440,10 @@ mod tests {
         for manner in MANNERS {
             assert!(FORMATS.iter().any(|f| f.name() == manner.format), "{}", manner.format);
         }
-        for format in by_passphrase() {
+        for format in folders() {
             let facility = all.iter().find(|f| f.name == folder_name(format, None)).expect("it is there");
             assert_eq!((facility.gives, facility.baseline.as_deref()), (Gives::Folder, Some(PLAIN_FILES)));
+            assert_eq!(facility.create.is_empty(), format.key_file().is_none(), "{}", facility.name);
         }
         for line in LINES {
             let baseline = format!("{}plain", line.prefix);
@@ -448,7 +457,7 @@ mod tests {
             assert!(creatable().any(|(format, _)| format.name() == another.format), "{}", another.name);
         }
         for variant in VARIANTS {
-            assert!(by_passphrase().any(|f| f.name() == variant.format), "{}", variant.format);
+            assert!(folders().any(|f| f.name() == variant.format), "{}", variant.format);
         }
         for facility in &all {
             super::super::words::check(facility).expect("known names");

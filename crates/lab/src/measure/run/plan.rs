@@ -51,9 +51,9 @@ pub const SWEEP: Preset = Preset {
 /// long listings, small requests in a large file.
 #[rustfmt::skip]
 pub const FILES: Preset = Preset {
-    quick: &["files/eCryptfs", "eCryptfs", "gocryptfs"],
+    quick: &["files/eCryptfs", "files/gocryptfs", "eCryptfs", "gocryptfs"],
     more: &[
-        "files/eCryptfs:clear-names", "gocryptfs:xchacha", "EncFS", "EncFS:paranoia", "CryFS", "CryFS:aes-256-gcm",
+        "files/eCryptfs:clear-names", "files/gocryptfs:XChaCha20-Poly1305", "gocryptfs:xchacha", "EncFS", "EncFS:paranoia", "CryFS", "CryFS:aes-256-gcm",
         "securefs", "fscrypt", "ntfs-3g",
     ],
     workloads: &[
