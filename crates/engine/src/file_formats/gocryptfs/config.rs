@@ -203,7 +203,7 @@ impl Config {
         if has(Flag::LongNameMax) != (fields.long_name_max != 0) {
             return Err(malformed(format!("LongNameMax is {}, which does not fit the flags", fields.long_name_max)));
         }
-        let longest = if fields.long_name_max == 0 { 255 } else { usize::from(fields.long_name_max) };
+        let longest = if fields.long_name_max == 0 { LONGEST_NAME } else { usize::from(fields.long_name_max) };
         Ok(Self {
             file,
             sealed_key,
@@ -388,6 +388,9 @@ impl Default for NewFolder {
     }
 }
 
+/// The usual limit for names: the longest stored one that is not shortened, in bytes.
+const LONGEST_NAME: usize = 255;
+
 /// The shortest limit for names: shortened ones have 62 bytes and more (gocryptfs(1), `-longnamemax`).
 const LEAST_LONGEST_NAME: u8 = 62;
 
@@ -420,6 +423,14 @@ impl NewFolder {
     /// # Errors
     /// `Misuse` for values that exclude each other; those of [`Config::master_key`].
     pub(super) fn config(&self, passphrase: &Secret, with: &Unlock<'_>) -> Result<Vec<u8>> {
+        self.unsealed()?.resealed(&random::secret(KEY)?, passphrase, self.log_n, with)
+    }
+
+    /// The configuration without a master key.
+    ///
+    /// # Errors
+    /// `Misuse` for values that exclude each other.
+    pub(super) fn unsealed(&self) -> Result<Config> {
         if self.cipher == ContentCipher::XChaCha20Poly1305 && !self.hkdf {
             return Err(Error::misuse("XChaCha20-Poly1305 needs keys derived from the master key"));
         }
@@ -437,7 +448,7 @@ impl NewFolder {
         if let Some(limit) = limit {
             file.insert("LongNameMax".into(), limit.into());
         }
-        let config = Config {
+        Ok(Config {
             file,
             sealed_key: Vec::new(),
             cost: cost(self.log_n)?,
@@ -446,9 +457,22 @@ impl NewFolder {
             cipher: self.cipher,
             names: self.names,
             raw64: self.raw64,
-            longest_name: None,
-        };
-        config.resealed(&random::secret(KEY)?, passphrase, self.log_n, with)
+            longest_name: (self.names != NameEncryption::None).then_some(limit.map_or(LONGEST_NAME, usize::from)),
+        })
+    }
+
+    /// What a folder may be whose configuration is lost, the likeliest first. `per_folder` says whether its root has an IV for names.
+    pub(super) fn possible(per_folder: bool) -> impl Iterator<Item = Self> {
+        use NameEncryption::{Deterministic, None, PerFolder};
+        let names: &[_] = if per_folder { &[PerFolder] } else { &[Deterministic, None] };
+        let ages = [(true, true), (false, true), (false, false), (true, false)];
+        let all = names.iter().flat_map(move |names| ages.map(|(hkdf, raw64)| (*names, hkdf, raw64)));
+        let all = all.flat_map(|(names, hkdf, raw64)| {
+            ContentCipher::ALL.map(|cipher| Self { cipher, names, hkdf, raw64, ..Self::default() })
+        });
+        // Clear names have no padding, and the newest cipher came after derived keys.
+        all.filter(|new| new.raw64 || new.names != None)
+            .filter(|new| new.hkdf || new.cipher != ContentCipher::XChaCha20Poly1305)
     }
 
     fn flags(&self) -> Vec<&'static str> {

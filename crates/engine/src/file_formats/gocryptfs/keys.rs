@@ -64,8 +64,23 @@ const CLEAR_ATTRIBUTES: [&str; 2] = ["system.posix_acl_access", "system.posix_ac
 /// What is authenticated with messages that are in no file: the number 0.
 const NO_FILE: [u8; 8] = [0; 8];
 
+/// How the keys of a folder are known to be right.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Proof {
+    /// The configuration or something in the folder proves them.
+    Given,
+    /// The configuration is lost. The keys open the folder as one of those that it may be.
+    Tried,
+    /// Nothing proves them.
+    None,
+}
+
 /// The warning for a folder in which nothing proves the master key.
 const UNPROVEN: &str = "The master key could not be checked: the folder has no file or name to try it on.";
+
+/// The warning for a folder without its configuration.
+const TRIED: &str = "gocryptfs.conf is missing. The folder's properties were found by trying them, and it can only be read. claviger change \
+                     makes a new gocryptfs.conf.";
 
 /// A key for one purpose.
 pub(super) fn derived(master: &Secret, info: &str, len: usize) -> Secret {
@@ -78,8 +93,7 @@ pub(super) fn derived(master: &Secret, info: &str, len: usize) -> Secret {
 pub(super) struct Keys {
     sealing: Sealing,
     names: NameKeys,
-    /// Whether nothing was there to check the keys against.
-    pub unproven: bool,
+    proof: Proof,
 }
 
 struct NameKeys {
@@ -90,7 +104,7 @@ struct NameKeys {
 }
 
 impl Keys {
-    pub fn new(config: &Config, master: &Secret, acceleration: Acceleration) -> Self {
+    pub fn new(config: &Config, master: &Secret, proof: Proof, acceleration: Acceleration) -> Self {
         let eme = match config.hkdf {
             true => aes::AES.with_key(&derived(master, NAMES_INFO, KEY), acceleration),
             false => aes::AES.with_key(master, acceleration),
@@ -102,7 +116,7 @@ impl Keys {
             longest: config.longest_name,
         };
         wipe_after_sectors();
-        Self { sealing: sealing(config, master, acceleration), names, unproven: false }
+        Self { sealing: sealing(config, master, acceleration), names, proof }
     }
 
     /// The header of a file. `None` if nothing was written to it yet.
@@ -367,10 +381,19 @@ impl FileKeys for Keys {
     }
 
     fn proven(&self) -> bool {
-        !self.unproven
+        self.proof != Proof::None
     }
 
     fn warnings(&self) -> Vec<String> {
-        Vec::from_iter(self.unproven.then(|| UNPROVEN.to_owned()))
+        match self.proof {
+            Proof::Given => Vec::new(),
+            Proof::Tried => vec![TRIED.to_owned()],
+            Proof::None => vec![UNPROVEN.to_owned()],
+        }
+    }
+
+    /// What is written with other properties than the folder had could not be read with those.
+    fn read_only(&self) -> bool {
+        self.proof == Proof::Tried
     }
 }

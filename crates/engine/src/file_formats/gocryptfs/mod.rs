@@ -10,6 +10,7 @@ mod config;
 mod keys;
 mod stored;
 
+use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -19,7 +20,7 @@ use claviger_crypto::Secret;
 pub use config::{CONFIG, ContentCipher, NameEncryption, NewFolder};
 
 use self::config::{Config, KEY, MOST, NEW_CONFIG};
-use self::keys::{FOLDER_FILE, Keys, SHORTENED, WHOLE};
+use self::keys::{FOLDER_FILE, Keys, Proof, SHORTENED, WHOLE};
 use super::{FileFacts, FileFormat, FileKeys, NameRole, StoredFile, StoredFolder};
 use crate::credential::{Credential, Unlock};
 use crate::error::{Error, ErrorKind, Result};
@@ -27,7 +28,7 @@ use crate::hex;
 use crate::parameters::{Parameter, Takes};
 use crate::password_strength::GuessWork;
 use crate::random;
-use crate::trees::{HeldNode, NewNode, NodeKind, Renaming, Tree, Use};
+use crate::trees::{HeldNode, NewNode, Node, NodeKind, Renaming, Tree, Use};
 use crate::verdict::Verdict;
 
 /// See the module.
@@ -36,7 +37,7 @@ pub static GOCRYPTFS: Gocryptfs = Gocryptfs;
 /// See [`GOCRYPTFS`].
 pub struct Gocryptfs;
 
-/// How many entries of the root folder are tried with a master key that nothing else proves.
+/// How many entries are tried with a master key that nothing else proves.
 const MOST_TRIED: usize = 64;
 
 impl FileFormat for Gocryptfs {
@@ -84,14 +85,9 @@ impl FileFormat for Gocryptfs {
     }
 
     fn unlock(&self, lower: &Arc<dyn Tree>, with: &Unlock<'_>) -> Result<Box<dyn FileKeys>> {
-        let config = read_config(&**lower)?;
-        let (master, proven) = master_key(&config, with)?;
-        let mut keys = Keys::new(&config, &master, with.acceleration);
-        if !proven {
-            keys.unproven = !prove(&**lower, &keys)?;
-        }
+        let Opened { config, master, proof } = opened(&**lower, with)?;
         with.has_opened();
-        Ok(Box::new(keys))
+        Ok(Box::new(Keys::new(&config, &master, proof, with.acceleration)))
     }
 
     fn owns(&self, name: &OsStr, in_root: bool) -> bool {
@@ -115,6 +111,51 @@ pub(crate) fn fuzz_config(bytes: &[u8]) {
     let _ = (config::is_config(bytes), Config::parse(bytes), written_key(&Secret::copy_from(bytes)));
 }
 
+/// What opens a folder.
+struct Opened {
+    config: Config,
+    master: Secret,
+    proof: Proof,
+}
+
+fn opened(lower: &(dyn Tree + 'static), with: &Unlock<'_>) -> Result<Opened> {
+    let config = match (read_config(lower), with.credentials) {
+        (Err(e), [Credential::VolumeKey(key)]) if matches!(e.kind, ErrorKind::NotThisFormat(_)) => {
+            return without_config(lower, written_key(key)?, with);
+        }
+        (config, _) => config?,
+    };
+    let (master, proven) = master_key(&config, with)?;
+    let proof = match proven {
+        true => Proof::Given,
+        false => match Evidence::of(lower, &Keys::new(&config, &master, Proof::None, with.acceleration))?.proves()? {
+            true => Proof::Given,
+            false => Proof::None,
+        },
+    };
+    Ok(Opened { config, master, proof })
+}
+
+/// Opens a folder whose configuration is lost. It was what the master key opens most of.
+fn without_config(lower: &(dyn Tree + 'static), master: Secret, with: &Unlock<'_>) -> Result<Opened> {
+    let root = StoredFolder { tree: lower, folder: lower.root() };
+    let per_folder = root.read(FOLDER_FILE.name.as_ref(), FOLDER_FILE.len).is_ok();
+    let mut best = None;
+    for new in NewFolder::possible(per_folder) {
+        let config = new.unsealed()?;
+        let found = Evidence::of(lower, &Keys::new(&config, &master, Proof::None, with.acceleration))?;
+        // Names do not show the cipher.
+        if found.blocks.right > 0 && best.as_ref().is_none_or(|(most, _)| found.balance() > *most) {
+            best = Some((found.balance(), config));
+        }
+    }
+    let Some((_, config)) = best else {
+        let what = format!("{CONFIG} is missing, and the master key opens none of the first files");
+        return Err(ErrorKind::WrongCredential(what).into());
+    };
+    Ok(Opened { config, master, proof: Proof::Tried })
+}
+
 /// The configuration of a folder.
 fn read_config(lower: &(dyn Tree + 'static)) -> Result<Config> {
     let root = StoredFolder { tree: lower, folder: lower.root() };
@@ -122,8 +163,8 @@ fn read_config(lower: &(dyn Tree + 'static)) -> Result<Config> {
         Err(e) if e.kind() == io::ErrorKind::NotFound => {
             let what = format!("not a gocryptfs folder: no {CONFIG} in it");
             Err(Error::new(ErrorKind::NotThisFormat(what)).hint(
-                "If it was one, look for a copy of that file in a backup. Without it, only gocryptfs itself opens the folder, with \
-                 -masterkey.",
+                "If it was one, look for a copy of that file in a backup. Without it, only the master key opens the folder: --format \
+                 gocryptfs --volume-key-file FILE",
             ))
         }
         read => match read? {
@@ -170,43 +211,82 @@ fn written_key(given: &Secret) -> Result<Secret> {
 
 /// How often a key was right and wrong.
 #[derive(Default)]
-struct Evidence {
+struct Tally {
     right: usize,
     wrong: usize,
 }
 
-impl Evidence {
+impl Tally {
     fn add(&mut self, right: bool) {
         *(if right { &mut self.right } else { &mut self.wrong }) += 1;
     }
 }
 
-/// Tries the keys on files and names of the root folder. Returns whether something proves them. A block of a file has a tag; one
-/// name in 256 also decrypts with a wrong key.
-fn prove(lower: &(dyn Tree + 'static), keys: &Keys) -> Result<bool> {
-    let root = StoredFolder { tree: lower, folder: lower.root() };
-    let iv = keys.name_iv(root).ok();
-    let (mut blocks, mut names) = (Evidence::default(), Evidence::default());
-    for entry in lower.list(root.folder)?.iter().take(MOST_TRIED) {
-        if keys.role(&entry.name, true) != NameRole::Name {
-            continue;
+/// What a key opens. A block of a file has a tag; one name in 256 also decrypts with a wrong key.
+#[derive(Default)]
+struct Evidence {
+    blocks: Tally,
+    names: Tally,
+}
+
+impl Evidence {
+    /// Tries keys on the first files and names.
+    fn of(lower: &(dyn Tree + 'static), keys: &Keys) -> Result<Self> {
+        let (mut found, mut left) = (Self::default(), MOST_TRIED);
+        let mut folders = VecDeque::from([None]);
+        while let Some(held) = folders.pop_front() {
+            let folder = held.as_ref().map_or(lower.root(), HeldNode::node);
+            let of = StoredFolder { tree: lower, folder };
+            let iv = keys.name_iv(of).ok();
+            let entries = match lower.list(folder) {
+                // Skip folders that may not be read.
+                Err(_) if !of.is_root() => continue,
+                listed => listed?,
+            };
+            let names = entries.into_iter().filter(|entry| keys.role(&entry.name, of.is_root()) == NameRole::Name);
+            for entry in names.take(left) {
+                left -= 1;
+                if let Some(iv) = iv.as_ref().filter(|_| keys.encrypts_names()) {
+                    found.names.add(keys.plain_name(&entry.name, iv)?.is_some());
+                }
+                match entry.kind {
+                    NodeKind::File => found.try_file(HeldNode::take(lower, folder, &entry)?.node(), lower, keys),
+                    NodeKind::Folder => folders.extend(HeldNode::take(lower, folder, &entry).ok().map(Some)),
+                    NodeKind::Link | NodeKind::Special => {}
+                }
+            }
         }
-        if let Some(iv) = iv.as_ref().filter(|_| keys.encrypts_names()) {
-            names.add(keys.plain_name(&entry.name, iv)?.is_some());
-        }
-        if entry.kind == NodeKind::File {
-            let file = HeldNode::take(lower, root.folder, entry)?;
-            let of = StoredFile { tree: lower, file: file.node(), contents: file.node() };
-            // Skip files that may not be read.
-            keys.opens(of).unwrap_or_default().into_iter().for_each(|right| blocks.add(right));
-        }
+        Ok(found)
     }
-    let by_names = names.right > 1 && names.right > names.wrong;
-    // A damaged block does not outweigh many names.
-    if blocks.right == 0 && !by_names && (blocks.wrong > 0 || names.right == 0 && names.wrong > 0) {
-        return Err(ErrorKind::WrongCredential("the master key opens no file and no name of the folder".into()).into());
+
+    /// Tries keys on the first block of a file.
+    fn try_file(&mut self, file: Node, lower: &(dyn Tree + 'static), keys: &Keys) {
+        let of = StoredFile { tree: lower, file, contents: file };
+        // Skip files that may not be read.
+        keys.opens(of).unwrap_or_default().into_iter().for_each(|right| self.blocks.add(right));
     }
-    Ok(blocks.right > 0 || by_names)
+
+    /// Whether anything proves the key.
+    ///
+    /// # Errors
+    /// `WrongCredential` if something disproves it.
+    fn proves(&self) -> Result<bool> {
+        let Self { blocks, names } = self;
+        let by_names = names.right > 1 && names.right > names.wrong;
+        // A damaged block does not outweigh many names.
+        if blocks.right == 0 && !by_names && (blocks.wrong > 0 || names.right == 0 && names.wrong > 0) {
+            return Err(
+                ErrorKind::WrongCredential("the master key opens no file and no name of the folder".into()).into()
+            );
+        }
+        Ok(blocks.right > 0 || by_names)
+    }
+
+    /// How much more was right than wrong.
+    fn balance(&self) -> isize {
+        let of = |tally: &Tally| tally.right.cast_signed() - tally.wrong.cast_signed();
+        of(&self.blocks) + of(&self.names)
+    }
 }
 
 /// Makes an empty folder one of gocryptfs, whose master key is random.
@@ -228,8 +308,11 @@ pub fn create(folder: &(dyn Tree + 'static), passphrase: &Secret, new: &NewFolde
         random::fill(&mut iv)?;
         write(folder, FOLDER_FILE.name.as_ref(), &iv, &NewNode { mode: Some(0o444), owner: None })?;
     }
-    replace_config(folder, &config, NewNode { mode: Some(0o400), owner: None })
+    replace_config(folder, &config, NEW_FILE)
 }
+
+/// A new configuration.
+const NEW_FILE: NewNode = NewNode { mode: Some(0o400), owner: None };
 
 /// Whether an interrupted [`create`] or [`change_passphrase`] leaves a file of this name in the root.
 fn is_left_over(name: &OsStr) -> bool {
@@ -238,7 +321,7 @@ fn is_left_over(name: &OsStr) -> bool {
     name == FOLDER_FILE.name || is_new_config
 }
 
-/// Gives a folder another passphrase. `with` opens it now. The new cost is the logarithm of scrypt's N; by default it stays.
+/// Gives a folder another passphrase, and if its configuration is lost, another configuration. `with` opens it now. The new cost is the logarithm of scrypt's N; by default it stays.
 ///
 /// A copy of the old file still opens with the old passphrase.
 ///
@@ -250,9 +333,8 @@ pub fn change_passphrase(
     log_n: Option<u8>,
     with: &Unlock<'_>,
 ) -> Result<()> {
-    let config = read_config(folder)?;
-    let (master, proven) = master_key(&config, with)?;
-    if !proven && !prove(folder, &Keys::new(&config, &master, with.acceleration))? {
+    let Opened { config, master, proof } = opened(folder, with)?;
+    if proof == Proof::None {
         return Err(Error::misuse("nothing in the folder shows that this is its master key")
             .hint("Give the passphrase, or add a file with the right key first."));
     }
@@ -262,9 +344,14 @@ pub fn change_passphrase(
     if *Config::parse(&new)?.master_key(passphrase, with)? != *master {
         return Err(io::Error::other("the new configuration does not open: the old one stays").into());
     }
-    let held = HeldNode::lookup(folder, folder.root(), CONFIG.as_ref())?;
-    let of = folder.attributes(held.node())?;
-    replace_config(folder, &new, NewNode { mode: of.mode, owner: of.owner })
+    let of = match HeldNode::lookup(folder, folder.root(), CONFIG.as_ref()) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => NEW_FILE,
+        held => {
+            let of = folder.attributes(held?.node())?;
+            NewNode { mode: of.mode, owner: of.owner }
+        }
+    };
+    replace_config(folder, &new, of)
 }
 
 /// Replaces the configuration, with one that is complete under another name first.

@@ -7,14 +7,15 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, symlink};
 use std::path::Path;
 
-use claviger_engine::file_formats::{self, FILE_FORMATS, gocryptfs};
+use claviger_engine::file_formats::{self, FILE_FORMATS, FileFormat, GOCRYPTFS, gocryptfs};
 use claviger_engine::trees::{HeldNode, NewNode, Node, NodeKind, Renaming, Setting, Tree, Use, find};
 use claviger_engine::{Credential, ErrorKind, Unlock, Verdict};
+use claviger_testkit::mounts::bounded;
 use claviger_testkit::random::Random;
 use claviger_testkit::tools;
 
 use crate::support::gocryptfs::{
-    PASSPHRASE, Program, create, host, open, open_with, read, secret, seen, seen_by_host, variants,
+    PASSPHRASE, Program, Variant, create, host, open, open_with, read, secret, seen, seen_by_host, variants,
 };
 use crate::support::noise;
 
@@ -406,6 +407,49 @@ fn the_master_key_opens_a_folder_and_a_wrong_one_does_not() {
             let error = by_key(wrong).err().expect("it does not open");
             assert!(matches!(error.kind, ErrorKind::WrongCredential(_)), "{error}");
         }
+    }
+}
+
+#[test]
+fn a_folder_whose_configuration_is_lost_opens_with_the_master_key_and_gets_another() {
+    let Some(program) = Program::find() else { return };
+    for Variant { name: variant, new, .. } in variants() {
+        let folder = tempfile::tempdir().expect("a folder");
+        create(folder.path(), &new);
+        let Some(digits) = program.master_key(folder.path()) else { return };
+        let credential = || [Credential::VolumeKey(secret(&digits))];
+        let by_key = || file_formats::open(host(folder.path()), Some("gocryptfs"), &Unlock::with(&credential()));
+        let change = || {
+            let (lower, with) = (host(folder.path()), credential());
+            GOCRYPTFS.change_passphrase(&*lower, &secret("a new one"), &Unlock::with(&with))
+        };
+        let config = folder.path().join(gocryptfs::CONFIG);
+        let lost = fs::read(&config).expect("its configuration");
+        fs::remove_file(&config).expect("removed");
+        // Nothing shows the properties of an empty folder.
+        for refused in [by_key().err(), change().err()] {
+            let error = refused.expect("nothing opens");
+            assert!(matches!(error.kind, ErrorKind::WrongCredential(_)), "{variant}: {error}");
+        }
+        fs::write(&config, &lost).expect("back");
+        let tree = open(folder.path());
+        fill_tree(&tree);
+        let expected = seen(&tree);
+        drop(tree);
+        fs::remove_file(&config).expect("removed");
+        let tree = by_key().expect("it opens");
+        assert_eq!(seen(&tree), expected, "{variant}");
+        assert!(!tree.writable() && tree.warnings().iter().any(|w| w.contains("is missing")), "{:?}", tree.warnings());
+        drop(tree);
+        change().expect("changed");
+        let new = Credential::Passphrase(secret("a new one"));
+        assert_eq!(seen(&open_with(host(folder.path()), new).expect("it opens")), expected, "{variant}");
+        let passphrase = folder.path().with_extension("passphrase");
+        fs::write(&passphrase, "a new one").expect("a file");
+        tools::run(
+            bounded(120, "gocryptfs").args(["-nosyslog", "-fsck", "-passfile"]).args([&passphrase, folder.path()]),
+        );
+        fs::remove_file(&passphrase).expect("removed");
     }
 }
 
