@@ -67,6 +67,7 @@ pub mod gcm;
 mod gf256;
 pub mod hash;
 mod kdf;
+pub mod key_wrap;
 pub mod modes;
 pub mod password_strength;
 pub mod pool;

@@ -11,7 +11,8 @@ use zeroize::Zeroize;
 use super::ciphers::Gcm;
 use super::sealer::{MessageCipher, TAG};
 use crate::ciphers::{Acceleration, BlockCipher, aes};
-use crate::secret::LockedBox;
+use crate::hash::SHA256;
+use crate::secret::{LockedBox, Secret};
 use crate::tweak::double;
 
 /// Bytes of a block of AES.
@@ -39,8 +40,18 @@ pub fn xchacha20_poly1305(key: &[u8; 32]) -> Box<dyn MessageCipher> {
     Box::new(XChaChaPoly { key: LockedBox::build(|place: &mut [u8; 32]| place.copy_from_slice(key)) })
 }
 
-/// See [`siv`].
-struct Siv {
+/// AES in counter mode, encrypted and then authenticated: HMAC-SHA256 of `before`, `beside`, the nonce and the ciphertext. Nonces have
+/// 16 bytes: the first counter block, a big-endian number. Tags have 32 bytes.
+///
+/// # Panics
+/// If the key is not one of AES.
+pub fn ctr_hmac_sha256(key: &[u8], mac_key: &[u8], before: &[u8], with: Acceleration) -> Box<dyn MessageCipher> {
+    let (stream, mac_key) = (aes::AES.with_key(key, with), Secret::copy_from(mac_key));
+    Box::new(CtrHmac { stream, mac_key, before: before.to_vec() })
+}
+
+/// AES-SIV (RFC 5297) for messages without a nonce, such as names.
+pub struct Siv {
     mac: Box<dyn BlockCipher>,
     stream: Box<dyn BlockCipher>,
     /// The values that CMAC adds to its last block: a whole one and a padded one (RFC 4493, 2.3).
@@ -51,7 +62,11 @@ struct Siv {
 const PIECE: usize = 512;
 
 impl Siv {
-    fn new(key: &[u8], with: Acceleration) -> Self {
+    /// With two keys of AES: for the synthetic IV, then for encryption.
+    ///
+    /// # Panics
+    /// If they are not.
+    pub fn new(key: &[u8], with: Acceleration) -> Self {
         let (mac, stream) = key.split_at(key.len() / 2);
         let mac = aes::AES.with_key(mac, with);
         let subkeys = LockedBox::build(|subkeys: &mut [[u8; BLOCK]; 2]| {
@@ -60,6 +75,19 @@ impl Siv {
             subkeys[1] = doubled(&subkeys[0]);
         });
         Self { mac, stream: aes::AES.with_key(stream, with), subkeys }
+    }
+
+    /// Encrypts `message` in place and returns its synthetic IV. `components` are authenticated, too.
+    pub fn seal_with(&self, components: &[&[u8]], message: &mut [u8]) -> [u8; BLOCK] {
+        let iv = self.synthetic_iv(components, message);
+        self.xor(&iv, message);
+        iv
+    }
+
+    /// Decrypts `message` in place if its synthetic IV is right. If this returns false, the contents of `message` are meaningless.
+    pub fn open_with(&self, components: &[&[u8]], message: &mut [u8], iv: &[u8; BLOCK]) -> bool {
+        self.xor(iv, message);
+        self.synthetic_iv(components, message).ct_eq(iv).into()
     }
 
     /// CMAC (RFC 4493) of `text`, whose last 16 bytes are first added to `to_end`. A text shorter than a block takes no `to_end`.
@@ -112,18 +140,22 @@ impl Siv {
 
     /// Counter mode from the synthetic IV on, without two of its bits (RFC 5297, 2.5): encrypts or decrypts.
     fn xor(&self, iv: &[u8; BLOCK], message: &mut [u8]) {
-        let mut counter = u128::from_be_bytes(*iv) & !(1 << 63 | 1 << 31);
-        let mut stream = [0; PIECE];
-        for part in message.chunks_mut(PIECE) {
-            for block in stream.chunks_exact_mut(BLOCK) {
-                block.copy_from_slice(&counter.to_be_bytes());
-                counter = counter.wrapping_add(1);
-            }
-            self.stream.encrypt_blocks(&mut stream);
-            add(part, &stream);
-        }
-        stream.zeroize();
+        count(&*self.stream, u128::from_be_bytes(*iv) & !(1 << 63 | 1 << 31), message);
     }
+}
+
+/// Counter mode (NIST SP 800-38A, 6.5) from this block on: encrypts or decrypts.
+fn count(cipher: &dyn BlockCipher, mut counter: u128, message: &mut [u8]) {
+    let mut stream = [0; PIECE];
+    for part in message.chunks_mut(PIECE) {
+        for block in stream.chunks_exact_mut(BLOCK) {
+            block.copy_from_slice(&counter.to_be_bytes());
+            counter = counter.wrapping_add(1);
+        }
+        cipher.encrypt_blocks(&mut stream);
+        add(part, &stream);
+    }
+    stream.zeroize();
 }
 
 /// The product with x in CMAC's field (RFC 4493, 2.3), whose elements are big-endian.
@@ -146,15 +178,56 @@ impl MessageCipher for Siv {
     }
 
     fn seal(&self, nonce: &[u8], beside: &[u8], message: &mut [u8], tag: &mut [u8]) {
-        let iv = self.synthetic_iv(&[beside, nonce], message);
-        self.xor(&iv, message);
-        tag.copy_from_slice(&iv);
+        tag.copy_from_slice(&self.seal_with(&[beside, nonce], message));
     }
 
     fn open(&self, nonce: &[u8], beside: &[u8], message: &mut [u8], tag: &[u8]) -> bool {
-        let Ok(iv) = tag.try_into() else { return false };
-        self.xor(iv, message);
-        self.synthetic_iv(&[beside, nonce], message).ct_eq(tag).into()
+        tag.try_into().is_ok_and(|iv| self.open_with(&[beside, nonce], message, iv))
+    }
+}
+
+/// See [`ctr_hmac_sha256`].
+struct CtrHmac {
+    stream: Box<dyn BlockCipher>,
+    mac_key: Secret,
+    before: Vec<u8>,
+}
+
+/// Bytes of a tag of HMAC-SHA256.
+const HMAC: usize = 32;
+
+impl CtrHmac {
+    fn tag(&self, beside: &[u8], nonce: &[u8], sealed: &[u8]) -> [u8; HMAC] {
+        let mut tag = [0; HMAC];
+        SHA256.hmac(&self.mac_key, &[&self.before, beside, nonce, sealed], &mut tag);
+        tag
+    }
+
+    fn xor(&self, nonce: &[u8], message: &mut [u8]) {
+        count(&*self.stream, u128::from_be_bytes(nonce.try_into().expect("a nonce of 16 bytes")), message);
+    }
+}
+
+impl MessageCipher for CtrHmac {
+    fn nonce_size(&self) -> usize {
+        BLOCK
+    }
+
+    fn tag_size(&self) -> usize {
+        HMAC
+    }
+
+    fn seal(&self, nonce: &[u8], beside: &[u8], message: &mut [u8], tag: &mut [u8]) {
+        self.xor(nonce, message);
+        tag.copy_from_slice(&self.tag(beside, nonce, message));
+    }
+
+    fn open(&self, nonce: &[u8], beside: &[u8], message: &mut [u8], tag: &[u8]) -> bool {
+        let right = self.tag(beside, nonce, message).ct_eq(tag).into();
+        if right {
+            self.xor(nonce, message);
+        }
+        right
     }
 }
 
@@ -271,6 +344,27 @@ mod tests {
                 "a44a8266ee1c8eb0c8b5d4cf5ae9f19a",
             ],
         );
+    }
+
+    /// NIST SP 800-38A, F.5.5 (two blocks) for the counter, RFC 4231 for HMAC in its own tests; the whole is a block of cryptolib's
+    /// (v1/FileContentCryptorImplTest.java, `testChunkEncryption`): keys, nonces and the number of the block are zero.
+    #[test]
+    fn counter_mode_with_hmac_seals_as_cryptolib_does() {
+        check(
+            &*ctr_hmac_sha256(&[0; 32], &[0; 32], &[0; 16], Acceleration::On),
+            [
+                "00000000000000000000000000000000",
+                "0000000000000000",
+                "68656c6c6f20776f726c64",
+                "b4f0ac14cd60fee6df24c6",
+                "2a58646bd58fbd7d4ba67e4461f5719725f52128115ed7519e2bcceebe85dce8",
+            ],
+        );
+        let key = bytes("603deb1015ca71be2b73aef0857d77811f352c073b6108d72d9810a30914dff4");
+        let mut message = bytes("6bc1bee22e409f96e93d7e117393172aae2d8a571e03ac9c9eb76fac45af8e51");
+        let first = u128::from_be_bytes(*b"\xf0\xf1\xf2\xf3\xf4\xf5\xf6\xf7\xf8\xf9\xfa\xfb\xfc\xfd\xfe\xff");
+        count(&*aes::AES.with_key(&key, Acceleration::On), first, &mut message);
+        assert_eq!(message, bytes("601ec313775789a5b7a7f504bbf3d228f443e3ca4d62b59aca84e990cacaf5c5"));
     }
 
     /// RFC 5297, A.1 and A.2.

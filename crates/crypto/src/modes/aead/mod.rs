@@ -17,7 +17,7 @@ mod specification;
 use std::fmt;
 
 pub(crate) use ciphers::Gcm;
-pub use messages::{gcm, siv, xchacha20_poly1305};
+pub use messages::{Siv, ctr_hmac_sha256, gcm, siv, xchacha20_poly1305};
 #[cfg(all(test, target_arch = "x86_64"))]
 pub(crate) use sealer::BESIDE;
 pub use sealer::MessageCipher;

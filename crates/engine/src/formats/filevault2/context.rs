@@ -6,12 +6,18 @@
 //!              salt, iterations: PassphraseWrappedKEKStruct      KEKWrappedVolumeKeyStruct
 //! ```
 
+use claviger_crypto::key_wrap;
 use serde::Serialize;
 
 use super::header::{array, number};
-use super::keywrap::WRAPPED;
 use super::plist::{Dict, Plist};
 use crate::error::{Error, ErrorKind};
+
+/// The size of every key, in bytes.
+pub(super) const KEY: usize = 16;
+
+/// The size of a wrapped key, in bytes.
+const WRAPPED: usize = KEY + key_wrap::OVERHEAD;
 
 /// The size of a salt, in bytes.
 pub(super) const SALT: usize = 16;

@@ -8,7 +8,6 @@
 mod context;
 pub(super) mod describe;
 mod header;
-mod keywrap;
 mod metadata;
 mod plist;
 mod unlock;

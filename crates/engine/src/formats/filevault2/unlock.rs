@@ -6,11 +6,10 @@ use std::time::Duration;
 
 use claviger_crypto::pool::Pool;
 use claviger_crypto::secret::wipe_stack;
-use claviger_crypto::{Secret, hash};
+use claviger_crypto::{Secret, hash, key_wrap};
 
 use super::NAME;
-use super::context::{Context, UserBox};
-use super::keywrap::{self, KEY};
+use super::context::{Context, KEY, UserBox};
 use super::metadata::Metadata;
 use crate::copied_text::{BETWEEN, OTHER, simplified};
 use crate::credential::{Credential, Unlock};
@@ -187,8 +186,8 @@ impl Trials<'_> {
     /// old keys.
     fn volume_key(&self, derived: &[u8], user: &UserBox) -> Option<Secret> {
         let acceleration = self.with.acceleration;
-        let kek = keywrap::unwrap(derived, &user.key, acceleration)?;
-        self.context.keys.iter().rev().find_map(|key| keywrap::unwrap(&kek, key, acceleration))
+        let kek = key_wrap::unwrap(derived, &user.key, acceleration)?;
+        self.context.keys.iter().rev().find_map(|key| key_wrap::unwrap(&kek, key, acceleration))
     }
 }
 
