@@ -1,7 +1,7 @@
 //! Direct access to internal parsers for this project's fuzz targets, without any promise of stability.
 
 use crate::file_formats::efs::EfsInfo;
-use crate::file_formats::{ecryptfs, gocryptfs};
+use crate::file_formats::{cryptomator, ecryptfs, gocryptfs};
 use crate::filesystems::ntfs;
 use crate::formats::{bitlocker, filevault2, loopaes, luks2, plain, truecrypt};
 use crate::private_keys::{self, dpapi};
@@ -55,6 +55,11 @@ pub fn ecryptfs_wrapped(bytes: &[u8]) {
 /// Parses the configuration of a gocryptfs folder, and a master key as gocryptfs prints it.
 pub fn gocryptfs_config(bytes: &[u8]) {
     gocryptfs::fuzz_config(bytes);
+}
+
+/// Parses the configuration and the key file of a Cryptomator vault, and its keys as text.
+pub fn cryptomator_vault(bytes: &[u8]) {
+    cryptomator::fuzz_vault(bytes);
 }
 
 /// Parses the recipients of an EFS-encrypted file, and writes them.

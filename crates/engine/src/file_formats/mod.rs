@@ -4,20 +4,24 @@
 //! and a credential into [`FileKeys`], which turn each file's header into a layout. Only a [`Stacked`] tree executes layouts.
 
 mod clear;
+pub mod cryptomator;
 pub mod ecryptfs;
 pub mod efs;
 pub mod gocryptfs;
 mod salvage;
+mod scrypt;
 mod stacked;
 mod survey;
 
 use std::ffi::{OsStr, OsString};
 use std::io;
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use claviger_crypto::Secret;
 pub use clear::CLEAR;
+pub use cryptomator::CRYPTOMATOR;
 pub use ecryptfs::ECRYPTFS;
 pub use efs::EFS;
 pub use gocryptfs::GOCRYPTFS;
@@ -37,7 +41,7 @@ use crate::verdict::Verdict;
 use crate::volume::{Layout, SealedLayout, Segment};
 
 /// All supported formats.
-pub static FILE_FORMATS: &[&dyn FileFormat] = &[&CLEAR, &ECRYPTFS, &EFS, &GOCRYPTFS];
+pub static FILE_FORMATS: &[&dyn FileFormat] = &[&CLEAR, &CRYPTOMATOR, &ECRYPTFS, &EFS, &GOCRYPTFS];
 
 /// A format that encrypts file by file.
 pub trait FileFormat: Sync {
@@ -310,8 +314,49 @@ impl StoredFolder<'_> {
     }
 }
 
-/// What the names in a folder depend on besides the key: gocryptfs's directory IV. Zeros in formats without one.
-pub type NameIv = [u8; 16];
+/// What the names in a folder depend on besides the key: gocryptfs's directory IV, the ID of a folder of Cryptomator. By default
+/// nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct NameIv {
+    /// Zero after its end.
+    bytes: [u8; Self::LONGEST],
+    len: u8,
+}
+
+impl NameIv {
+    /// The longest one: a UUID as text.
+    const LONGEST: usize = 36;
+
+    /// `None` for more than 36 bytes.
+    pub fn new(iv: &[u8]) -> Option<Self> {
+        let mut bytes = [0; Self::LONGEST];
+        bytes.get_mut(..iv.len())?.copy_from_slice(iv);
+        Some(Self { bytes, len: iv.len() as u8 })
+    }
+}
+
+impl Default for NameIv {
+    fn default() -> Self {
+        Self { bytes: [0; Self::LONGEST], len: 0 }
+    }
+}
+
+impl<const LEN: usize> From<[u8; LEN]> for NameIv {
+    fn from(iv: [u8; LEN]) -> Self {
+        const { assert!(LEN <= Self::LONGEST) };
+        let mut bytes = [0; Self::LONGEST];
+        bytes[..LEN].copy_from_slice(&iv);
+        Self { bytes, len: LEN as u8 }
+    }
+}
+
+impl Deref for NameIv {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes[..self.len.into()]
+    }
+}
 
 /// The file that some formats keep in each folder, for its names.
 #[derive(Clone, Copy, Debug)]
@@ -428,6 +473,21 @@ pub trait FileKeys: Send + Sync {
     /// # Errors
     /// Those of the tree below. On an error the header is unchanged.
     fn set_size(&self, of: StoredFile<'_>, size: u64) -> io::Result<()>;
+
+    /// The tree that is decrypted, if nodes are stored in another arrangement than they are shown in, or if names depend on their
+    /// path. `lower` is the tree of the folder.
+    fn arranged(&self, lower: Arc<dyn Tree>) -> Arc<dyn Tree> {
+        lower
+    }
+
+    /// What is wrong with stored files and folders that the tree does not show, each with its path in the folder and in a whole
+    /// sentence. Called when every folder has been listed.
+    ///
+    /// # Errors
+    /// Those of the tree below.
+    fn not_shown(&self) -> io::Result<Vec<(PathBuf, String)>> {
+        Ok(Vec::new())
+    }
 
     /// What the names in a folder depend on.
     ///

@@ -83,7 +83,12 @@ impl FolderSurvey {
     }
 
     fn walked(mut walk: Walk<'_>) -> Result<Self> {
+        // The stored files may be arranged in another way than they are shown.
+        walk.lower = walk.upper.map_or(walk.lower, Stacked::lower);
         walk.folder(walk.lower.root(), Path::new("/"), &mut Vec::new())?;
+        for (path, what) in walk.upper.map_or_else(|| Ok(Vec::new()), Stacked::not_shown)? {
+            walk.wrong(&Path::new("/").join(path), what);
+        }
         Ok(walk.survey)
     }
 }

@@ -107,6 +107,8 @@ pub struct SealedLayout {
     pub stored_at: u64,
     /// Bytes that are authenticated with each block, after its number (eight bytes, big-endian, counted from 0).
     pub beside: Vec<u8>,
+    /// Whether a whole stored block of zeros is a hole, which reads as zeros. Otherwise it fails verification like any other block.
+    pub holes: bool,
 }
 
 impl std::fmt::Debug for SealedLayout {
@@ -145,7 +147,7 @@ impl SealedLayout {
     }
 
     /// What is authenticated besides block `number`.
-    fn beside(&self, number: u64) -> Vec<u8> {
+    pub(crate) fn beside(&self, number: u64) -> Vec<u8> {
         [&number.to_be_bytes()[..], &self.beside].concat()
     }
 }
@@ -160,7 +162,7 @@ pub(crate) fn plain_size(stored: u64, block: usize, overhead: usize) -> u64 {
     stored / whole * block as u64 + rest
 }
 
-/// The plaintext of a file of sealed blocks. A stored block of zeros is a hole, and reads as zeros.
+/// The plaintext of a file of sealed blocks.
 ///
 /// A block is changed by writing it anew, with a new nonce. If that is interrupted, the block is lost: it fails verification. The
 /// other blocks of the file are not touched.
@@ -262,7 +264,7 @@ impl SealedBlocks {
 
     fn open_block(&self, number: u64, stored: &[u8], plain: &mut [u8]) -> io::Result<()> {
         let layout = &self.layout;
-        let is_hole = plain.len() == layout.block && stored.iter().all(|byte| *byte == 0);
+        let is_hole = layout.holes && plain.len() == layout.block && stored.iter().all(|byte| *byte == 0);
         if is_hole {
             plain.fill(0);
         } else if !layout.sealing.open_into(&layout.beside(number), stored, plain) {
@@ -359,7 +361,7 @@ impl SealedBlocks {
     }
 
     /// Extends the file to `to` bytes, whole blocks, with zeros, unless it is longer or its last block ends there. Only a last block
-    /// that was incomplete is written: the others are holes.
+    /// that was incomplete is written where the others are holes.
     fn extend(&mut self, to: u64) -> io::Result<()> {
         let end = self.size.next_multiple_of(self.block());
         if to >= end && self.size < end {
@@ -367,8 +369,23 @@ impl SealedBlocks {
             self.size = end;
         }
         if to > end {
-            self.store.set_len(self.layout.stored_size(to))?;
+            match self.layout.holes {
+                true => self.store.set_len(self.layout.stored_size(to))?,
+                false => self.write_zeros(end, to)?,
+            }
             self.size = to;
+        }
+        Ok(())
+    }
+
+    /// Writes blocks of zeros, from one block to another.
+    fn write_zeros(&self, from: u64, to: u64) -> io::Result<()> {
+        let most = self.batch((to - from).min(usize::MAX as u64) as usize) as u64;
+        let mut at = from;
+        while at < to {
+            let len = (to - at).min(most);
+            self.write_blocks(at, &mut vec![0; len as usize])?;
+            at += len;
         }
         Ok(())
     }

@@ -17,6 +17,12 @@ mod bitlocker {
     pub mod windows;
 }
 
+mod cryptomator {
+    pub mod changes;
+    pub mod damaged;
+    pub mod folders;
+}
+
 mod ecryptfs {
     pub mod damaged;
     pub mod folders_inside;

@@ -1,12 +1,10 @@
 //! `gocryptfs.conf`: JSON with the encrypted master key, the cost of its derivation, and the folder's features (gocryptfs 2.3,
 //! internal/configfile, config_file.go, feature_flags.go and validate.go).
 
-use std::time::Instant;
-
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use claviger_crypto::modes::{MessageCipher, aead};
-use claviger_crypto::scrypt::{ScryptError, ScryptParams};
+use claviger_crypto::scrypt::ScryptParams;
 use claviger_crypto::{Acceleration, Secret};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -14,6 +12,7 @@ use serde_json::{Map, Value};
 use super::keys::{GCM_INFO, derived};
 use crate::credential::{FolderOptions, Unlock};
 use crate::error::{Error, ErrorKind, Result};
+use crate::file_formats::scrypt;
 use crate::password_strength::GuessWork;
 use crate::random;
 use crate::volume::Sealing;
@@ -260,18 +259,7 @@ impl Config {
 
     /// The key that the passphrase gives.
     fn key_of(&self, passphrase: &Secret, with: &Unlock<'_>) -> Result<Secret> {
-        self.cost.check().map_err(scrypt_error)?;
-        let available = crate::memory::available().min(with.memory.unwrap_or(u64::MAX));
-        let needed = self.cost.memory().unwrap_or(u64::MAX);
-        if needed > available {
-            // Nobody needs to allow the time first.
-            return Err(scrypt_error(ScryptError::TooLittleMemory { needed, available }));
-        }
-        with.ask(microseconds(self.cost))?;
-        let mut key = Secret::zeroed(KEY);
-        let go_on = || !with.cancelled();
-        self.cost.derive(passphrase, &self.salt, available, &go_on, &mut key).map_err(scrypt_error)?;
-        Ok(key)
+        scrypt::derive(self.cost, passphrase, &self.salt, CONFIG, with)
     }
 
     /// What seals the master key. It is a block of contents with the number 0, of no file, and always in GCM.
@@ -327,30 +315,6 @@ fn name_encryption(has: &impl Fn(Flag) -> bool) -> Result<NameEncryption> {
 fn deprecated(flag: &str) -> Error {
     Error::unsupported(format!("a folder of gocryptfs 0.6 or older, without the feature {flag}"))
         .hint("gocryptfs 0.11 upgrades it: https://github.com/rfjakob/gocryptfs/wiki/Upgrading")
-}
-
-fn scrypt_error(error: ScryptError) -> Error {
-    match error {
-        ScryptError::TooLittleMemory { needed, available } => {
-            Error::new(ErrorKind::TooLittleMemory { needed, available }).hint(
-                "The passphrase could not be tried, so it may be right. Free some memory, or use a machine with more.",
-            )
-        }
-        ScryptError::Parameters(what) => malformed(format!("scrypt cannot have {what}")),
-        ScryptError::Stopped => ErrorKind::Cancelled.into(),
-    }
-}
-
-/// The time that a derivation takes on this machine: measured with the least cost.
-fn microseconds(cost: ScryptParams) -> u64 {
-    static OF_LEAST: std::sync::OnceLock<u64> = std::sync::OnceLock::new();
-    let of_least = *OF_LEAST.get_or_init(|| {
-        let start = Instant::now();
-        // It has so little memory that only a system without any refuses it.
-        let _ = LEAST.derive(b"", b"", u64::MAX, &|| true, &mut [0; KEY]);
-        start.elapsed().as_micros().try_into().unwrap_or(u64::MAX)
-    });
-    of_least.max(1).saturating_mul(cost.steps() / LEAST.steps())
 }
 
 /// The cost with this logarithm of N.

@@ -42,7 +42,10 @@ const VERSION: [u8; 2] = [0, 2];
 
 /// The file with a folder's IV (nametransform/diriv.go).
 pub(super) const FOLDER_FILE: FolderFile =
-    FolderFile { name: "gocryptfs.diriv", len: size_of::<NameIv>(), unfinished: "gocryptfs.unfinished." };
+    FolderFile { name: "gocryptfs.diriv", len: IV, unfinished: "gocryptfs.unfinished." };
+
+/// Bytes of a folder's IV.
+const IV: usize = 16;
 
 /// How shortened names begin, and how the names of files with whole ones end (nametransform/longnames.go).
 pub(super) const SHORTENED: &str = "gocryptfs.longname.";
@@ -56,7 +59,7 @@ const TARGET_MOST: usize = 4095;
 
 /// Encrypted attributes have names that begin so. Their IV is always the same.
 const ATTRIBUTE: &str = "user.gocryptfs.";
-const ATTRIBUTE_IV: NameIv = *b"xattr_name_iv_xx";
+const ATTRIBUTE_IV: &[u8; IV] = b"xattr_name_iv_xx";
 
 /// Attributes that are stored as they are: the kernel enforces them.
 const CLEAR_ATTRIBUTES: [&str; 2] = ["system.posix_acl_access", "system.posix_acl_default"];
@@ -131,7 +134,7 @@ impl Keys {
 
     fn layout_of(&self, id: [u8; ID]) -> SealedLayout {
         let (sealing, stored_at) = (self.sealing.clone(), HEADER as u64);
-        SealedLayout { sealing, block: BLOCK, stored_at, beside: id.to_vec() }
+        SealedLayout { sealing, block: BLOCK, stored_at, beside: id.to_vec(), holes: true }
     }
 
     /// Opens the first block of a file: proves the key. `None` if the file has none.
@@ -186,7 +189,7 @@ fn sealing(config: &Config, master: &Secret, acceleration: Acceleration) -> Seal
 
 impl NameKeys {
     /// The name padded to whole blocks with bytes that say how many they are (nametransform/pad16.go), encrypted, in Base64.
-    fn stored(&self, plain: &OsStr, iv: &NameIv) -> String {
+    fn stored(&self, plain: &OsStr, iv: &[u8; IV]) -> String {
         let mut bytes = plain.as_bytes().to_vec();
         let padding = 16 - bytes.len() % 16;
         bytes.resize(bytes.len() + padding, padding as u8);
@@ -195,7 +198,7 @@ impl NameKeys {
         self.base64.encode(bytes)
     }
 
-    fn plain(&self, stored: &[u8], iv: &NameIv) -> Option<OsString> {
+    fn plain(&self, stored: &[u8], iv: &[u8; IV]) -> Option<OsString> {
         let mut bytes = self.base64.decode(stored).ok()?;
         if bytes.is_empty() || !bytes.len().is_multiple_of(16) || bytes.len() > Eme::LONGEST {
             return None;
@@ -208,6 +211,11 @@ impl NameKeys {
         bytes.truncate(len);
         padded.then(|| OsString::from_vec(bytes))
     }
+}
+
+/// The IV of a folder. Without one for each, it is zero.
+fn array(iv: &NameIv) -> &[u8; IV] {
+    iv.first_chunk().unwrap_or(&[0; IV])
 }
 
 fn clear_attribute(name: &OsStr) -> bool {
@@ -245,7 +253,7 @@ impl FileKeys for Keys {
 
     fn name_iv(&self, of: StoredFolder<'_>) -> io::Result<NameIv> {
         if self.names.how != NameEncryption::PerFolder {
-            return Ok(NameIv::default());
+            return Ok([0; IV].into());
         }
         let what =
             |what: &str| damaged(FOLDER_FILE.name, 0, format!("{what}: without it, names in this folder are lost"));
@@ -253,8 +261,8 @@ impl FileKeys for Keys {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(what("the file is missing")),
             read => read?,
         };
-        match bytes.and_then(|bytes| NameIv::try_from(bytes).ok()) {
-            Some(iv) if iv != NameIv::default() => Ok(iv),
+        match bytes.and_then(|bytes| <[u8; IV]>::try_from(bytes).ok()) {
+            Some(iv) if iv != [0; IV] => Ok(iv.into()),
             _ => Err(what("the file does not hold 16 random bytes")),
         }
     }
@@ -288,7 +296,7 @@ impl FileKeys for Keys {
     }
 
     fn plain_name(&self, stored: &OsStr, iv: &NameIv) -> io::Result<Option<OsString>> {
-        Ok(if self.encrypts_names() { self.names.plain(stored.as_bytes(), iv) } else { Some(stored.to_owned()) })
+        Ok(if self.encrypts_names() { self.names.plain(stored.as_bytes(), array(iv)) } else { Some(stored.to_owned()) })
     }
 
     fn why_no_name(&self, stored: &OsStr) -> Error {
@@ -315,7 +323,7 @@ impl FileKeys for Keys {
         if !self.encrypts_names() {
             return Ok(plain.to_owned());
         }
-        match self.names.stored(plain, iv) {
+        match self.names.stored(plain, array(iv)) {
             stored if self.names.longest.is_none() && stored.len() > LONGEST => Err(Errno::NAMETOOLONG.into()),
             stored => Ok(stored.into()),
         }
@@ -350,7 +358,7 @@ impl FileKeys for Keys {
     fn stored_attribute(&self, plain: &OsStr) -> io::Result<OsString> {
         Ok(match clear_attribute(plain) {
             true => plain.to_owned(),
-            false => format!("{ATTRIBUTE}{}", self.names.stored(plain, &ATTRIBUTE_IV)).into(),
+            false => format!("{ATTRIBUTE}{}", self.names.stored(plain, ATTRIBUTE_IV)).into(),
         })
     }
 
@@ -359,7 +367,7 @@ impl FileKeys for Keys {
             return Some(stored);
         }
         let name = stored.as_bytes().strip_prefix(ATTRIBUTE.as_bytes())?;
-        self.names.plain(name, &ATTRIBUTE_IV)
+        self.names.plain(name, ATTRIBUTE_IV)
     }
 
     fn stored_value(&self, name: &OsStr, value: &[u8]) -> io::Result<Vec<u8>> {

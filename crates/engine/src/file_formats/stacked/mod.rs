@@ -5,6 +5,7 @@ mod names;
 use std::collections::{HashMap, VecDeque};
 use std::ffi::{OsStr, OsString};
 use std::io;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 use std::time::{Duration, SystemTime};
 
@@ -168,6 +169,7 @@ impl Drop for Using<'_> {
 impl Stacked {
     /// The tree `lower`, decrypted with `keys`.
     pub fn new(lower: Arc<dyn Tree>, keys: Box<dyn FileKeys>) -> Self {
+        let lower = keys.arranged(lower);
         let lower = if keys.read_only() { Arc::new(ReadOnly(lower)) } else { lower };
         Self {
             lower,
@@ -185,6 +187,16 @@ impl Stacked {
     pub fn with_pool(mut self, pool: Arc<Pool>) -> Self {
         self.pool = Some(pool);
         self
+    }
+
+    /// The tree that is decrypted.
+    pub(super) fn lower(&self) -> &(dyn Tree + 'static) {
+        &*self.lower
+    }
+
+    /// See [`FileKeys::not_shown`].
+    pub(super) fn not_shown(&self) -> io::Result<Vec<(PathBuf, String)>> {
+        self.keys.not_shown()
     }
 
     /// Whether names are encrypted as well.
@@ -364,10 +376,10 @@ impl Stacked {
         Ok(!self.keys.begins_at_once() && self.with(node, |contents| Ok(matches!(contents, Contents::Unfinished)))?)
     }
 
-    /// Changes the size of a file of sealed blocks. One that becomes empty loses its header, too.
+    /// Changes the size of a file of sealed blocks. One that becomes empty loses its header, too, unless new files have one.
     fn resize_sealed(&self, node: Node, contents: &mut Contents, len: u64) -> io::Result<()> {
         match contents {
-            Contents::Sealed(_) if len == 0 => {
+            Contents::Sealed(_) if len == 0 && !self.keys.begins_at_once() => {
                 self.lower.set_len(node, 0)?;
                 *contents = Contents::Unfinished;
                 Ok(())

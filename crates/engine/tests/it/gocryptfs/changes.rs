@@ -7,18 +7,18 @@ use std::io::{self, ErrorKind as Kind};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use claviger_engine::file_formats::Stacked;
 use claviger_engine::file_formats::gocryptfs::{self, NameEncryption, NewFolder};
 use claviger_engine::store::Access;
 use claviger_engine::trees::host::HostFolder;
-use claviger_engine::trees::{Attributes, Entry, HeldNode, NewNode, Node, NodeKind, Renaming, Space, Tree, Use, find};
+use claviger_engine::trees::{Attributes, Entry, HeldNode, NewNode, Node, NodeKind, Renaming, Space, Tree, find};
 use claviger_engine::{Credential, Unlock};
 
 use crate::support::fat;
 use crate::support::gocryptfs::{PASSPHRASE, create, open, open_with, read, secret, seen};
+use crate::support::killed::Killed;
 use crate::support::noise;
 
 const NEW: NewNode = NewNode { mode: Some(0o644), owner: None };
@@ -32,87 +32,9 @@ fn long(of: &str) -> String {
     of.repeat(200 / of.len())
 }
 
-/// A folder that can be changed only so often: the program is killed then.
-struct Killed {
-    folder: HostFolder,
-    left: AtomicUsize,
-}
-
-impl Killed {
-    fn step<T>(&self, what: impl FnOnce(&HostFolder) -> io::Result<T>) -> io::Result<T> {
-        let left = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
-        left.map_err(|_| io::Error::other("killed")).and_then(|_| what(&self.folder))
-    }
-}
-
-impl Tree for Killed {
-    fn root(&self) -> Node {
-        self.folder.root()
-    }
-    fn writable(&self) -> bool {
-        true
-    }
-    fn lookup(&self, folder: Node, name: &OsStr) -> io::Result<Node> {
-        self.folder.lookup(folder, name)
-    }
-    fn take(&self, folder: Node, entry: &Entry) -> io::Result<Node> {
-        self.folder.take(folder, entry)
-    }
-    fn forget(&self, node: Node, times: u64) {
-        self.folder.forget(node, times);
-    }
-    fn attributes(&self, node: Node) -> io::Result<Attributes> {
-        self.folder.attributes(node)
-    }
-    fn list(&self, folder: Node) -> io::Result<Vec<Entry>> {
-        self.folder.list(folder)
-    }
-    fn read_at(&self, file: Node, offset: u64, out: &mut [u8]) -> io::Result<usize> {
-        self.folder.read_at(file, offset, out)
-    }
-    fn open(&self, file: Node, usage: Use) -> io::Result<()> {
-        self.folder.open(file, usage)
-    }
-    fn release(&self, file: Node) -> io::Result<()> {
-        self.folder.release(file)
-    }
-    fn space(&self) -> io::Result<Space> {
-        self.folder.space()
-    }
-    fn create_open(&self, folder: Node, name: &OsStr, new: &NewNode, usage: Use) -> io::Result<Node> {
-        self.step(|tree| tree.create_open(folder, name, new, usage))
-    }
-    fn make_folder(&self, folder: Node, name: &OsStr, new: &NewNode) -> io::Result<Node> {
-        self.step(|tree| tree.make_folder(folder, name, new))
-    }
-    fn make_link(&self, folder: Node, name: &OsStr, target: &OsStr, new: &NewNode) -> io::Result<Node> {
-        self.step(|tree| tree.make_link(folder, name, target, new))
-    }
-    fn add_name(&self, node: Node, folder: Node, name: &OsStr) -> io::Result<Node> {
-        self.step(|tree| tree.add_name(node, folder, name))
-    }
-    fn write_at(&self, file: Node, offset: u64, data: &[u8]) -> io::Result<()> {
-        // Half of it comes.
-        self.step(|tree| tree.write_at(file, offset, &data[..data.len() / 2]))?;
-        self.step(|tree| tree.write_at(file, offset, data))
-    }
-    fn set_len(&self, file: Node, len: u64) -> io::Result<()> {
-        self.step(|tree| tree.set_len(file, len))
-    }
-    fn set_mode(&self, node: Node, mode: u16) -> io::Result<()> {
-        self.step(|tree| tree.set_mode(node, mode))
-    }
-    fn rename(&self, folder: Node, name: &OsStr, to_folder: Node, to: &OsStr, how: Renaming) -> io::Result<()> {
-        self.step(|tree| tree.rename(folder, name, to_folder, to, how))
-    }
-    fn remove(&self, folder: Node, name: &OsStr) -> io::Result<()> {
-        self.step(|tree| tree.remove(folder, name))
-    }
-}
-
 fn killed_after(folder: &Path, left: usize) -> (Arc<Killed>, Stacked) {
     let folder = HostFolder::open(folder, Access::ReadWrite).expect("it opens");
-    let below = Arc::new(Killed { folder, left: AtomicUsize::new(left) });
+    let below = Arc::new(Killed::new(folder, left));
     let tree = open_with(below.clone(), Credential::Passphrase(secret(PASSPHRASE))).expect("it opens");
     (below, tree)
 }
@@ -217,7 +139,7 @@ fn a_program_killed_at_any_step_leaves_the_old_name_or_the_new_one() {
                 make(&open(folder.path()), &before);
                 let (below, tree) = killed_after(folder.path(), left);
                 let done = change(&tree);
-                let all = below.left.load(Ordering::Relaxed) > 0;
+                let all = below.lives();
                 drop(tree);
                 let now = names(&open(folder.path()));
                 let allowed =
@@ -264,7 +186,7 @@ fn a_file_that_is_extended_keeps_its_other_blocks_when_the_program_is_killed() {
             let (below, tree) = killed_after(folder.path(), left);
             let file = find(&tree, name("file")).expect("found");
             let done = change(&tree, file);
-            let all = below.left.load(Ordering::Relaxed) > 0;
+            let all = below.lives();
             drop(tree);
             let tree = open(folder.path());
             let file = find(&tree, name("file")).expect("found");

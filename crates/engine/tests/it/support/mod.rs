@@ -1,10 +1,12 @@
 //! What the tests of formats have in common.
 #![allow(dead_code)] // the test of registers, a program of its own, uses a part of it
 
+pub mod cryptomator;
 pub mod ecryptfs;
 pub mod fat;
 pub mod file_format;
 pub mod gocryptfs;
+pub mod killed;
 pub mod luks;
 pub mod ntfs;
 

@@ -1,0 +1,156 @@
+//! What a vault stores and its tree does not show.
+
+use std::collections::HashMap;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::tree::{DATA, DIR_ID, Held, NAME, Part, VaultTree, subfolder};
+use super::vault::{SHORTENED, ends};
+use crate::file_formats::{NameIv, StoredFolder};
+use crate::trees::{Entry, Node, NodeKind};
+
+/// The most names of a lost folder that are told.
+const TOLD: usize = 3;
+
+/// The state of a folder's `dirid.c9r`.
+enum Backup {
+    Right,
+    Missing,
+    Wrong(&'static str),
+}
+
+/// What was found so far.
+#[derive(Default)]
+struct Findings {
+    wrong: Vec<(PathBuf, String)>,
+    /// Whether any folder has a `dirid.c9r`, and those that have none.
+    backups: bool,
+    without: Vec<PathBuf>,
+}
+
+impl Findings {
+    fn add(&mut self, path: &Path, what: impl Into<String>) {
+        self.wrong.push((path.to_owned(), what.into()));
+    }
+}
+
+impl VaultTree {
+    /// Folders that nothing leads to, their missing `dirid.c9r`, and whatever else is stored between folders and entries. Every
+    /// folder must have been listed.
+    pub(super) fn not_shown(&self) -> io::Result<Vec<(PathBuf, String)>> {
+        let mut found = Findings::default();
+        let reached: HashMap<[String; 2], NameIv> = {
+            let ways = self.ways();
+            ways.keys().chain([&NameIv::default()]).map(|id| (self.vault().place(id), *id)).collect()
+        };
+        let data = subfolder(&*self.lower, self.lower.root(), DATA)?;
+        for first in self.folders(data.node(), Path::new(DATA), &mut found)? {
+            let path = Path::new(DATA).join(&first.name);
+            let above = Held::take(&*self.lower, data.node(), &first)?;
+            for second in self.folders(above.node(), &path, &mut found)? {
+                let path = path.join(&second.name);
+                let place = Held::take(&*self.lower, above.node(), &second)?;
+                let here = [&first, &second].map(|entry| entry.name.to_string_lossy().into_owned());
+                match reached.get(&here) {
+                    Some(id) => self.check_folder(place.node(), id, &path, &mut found)?,
+                    None => found.add(&path, self.lost(place.node(), &here)?),
+                }
+            }
+        }
+        // Cryptomator before 1.7 made none.
+        if found.backups {
+            let missing = "Its dirid.c9r is missing, which would tell whose folder it is if its dir.c9r were lost.";
+            found.wrong.extend(found.without.into_iter().map(|path| (path, missing.to_owned())));
+        }
+        Ok(found.wrong)
+    }
+
+    /// The folders in a folder in which only folders belong.
+    fn folders(&self, folder: Node, path: &Path, found: &mut Findings) -> io::Result<Vec<Entry>> {
+        let listing = self.lower.list_all(folder)?;
+        for name in listing.left_out {
+            found.add(&path.join(&name.name), format!("It cannot be read: {}.", name.why.kind));
+        }
+        let (mut folders, others): (Vec<_>, Vec<_>) =
+            listing.entries.into_iter().partition(|entry| entry.kind == NodeKind::Folder);
+        others.iter().for_each(|entry| found.add(&path.join(&entry.name), "It is not part of the vault."));
+        folders.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(folders)
+    }
+
+    fn check_folder(&self, place: Node, id: &NameIv, path: &Path, found: &mut Findings) -> io::Result<()> {
+        if self.vault().config.has_ids() {
+            match self.backup(place, id)? {
+                Backup::Right => found.backups = true,
+                Backup::Missing => found.without.push(path.to_owned()),
+                Backup::Wrong(what) => found.add(&path.join(DIR_ID), what),
+            }
+        }
+        for entry in self.lower.list(place)? {
+            if entry.kind == NodeKind::Folder {
+                self.check_bundle(place, &entry, &path.join(&entry.name), found)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn backup(&self, place: Node, id: &NameIv) -> io::Result<Backup> {
+        let of = StoredFolder { tree: &*self.lower, folder: place };
+        let stored = match of.read(DIR_ID.as_ref(), self.vault().most_small()) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Backup::Missing),
+            stored => stored?,
+        };
+        Ok(match stored.and_then(|stored| self.vault().open_small(&stored)) {
+            Some(plain) if plain == **id => Backup::Right,
+            Some(_) => Backup::Wrong("It belongs to another folder."),
+            None => Backup::Wrong("It fails verification: it was changed, or its transfer was interrupted."),
+        })
+    }
+
+    /// Finds files in an entry that do not belong there: copies that a sync program kept.
+    fn check_bundle(&self, place: Node, entry: &Entry, path: &Path, found: &mut Findings) -> io::Result<()> {
+        let shortened = ends(&entry.name, SHORTENED);
+        let bundle = Held::take(&*self.lower, place, entry)?;
+        let mut parts = 0;
+        for file in self.lower.list(bundle.node())? {
+            let is_part = Part::ALL.iter().any(|part| file.name == part.file() && (shortened || *part != Part::File));
+            parts += usize::from(is_part);
+            if !is_part && !(shortened && file.name == NAME) {
+                found.add(
+                    &path.join(&file.name),
+                    "It does not belong here: a sync program may have kept another version.",
+                );
+            }
+        }
+        if parts > 1 {
+            found
+                .add(path, "It holds more than one of dir.c9r, symlink.c9r and contents.c9r: only the first is shown.");
+        }
+        Ok(())
+    }
+
+    /// What is said of a folder that nothing leads to. `here` is its place.
+    fn lost(&self, place: Node, here: &[String; 2]) -> io::Result<String> {
+        let of = StoredFolder { tree: &*self.lower, folder: place };
+        let backup = of.read(DIR_ID.as_ref(), self.vault().most_small()).ok().flatten();
+        let id = backup.and_then(|stored| self.vault().open_small(&stored)).and_then(|id| NameIv::new(&id));
+        let entries: Vec<_> = self.lower.list(place)?.into_iter().filter(|entry| entry.name != DIR_ID).collect();
+        let count = match entries.len() {
+            0 => return Ok("Nothing leads to this folder, and it is empty: it can be removed.".to_owned()),
+            1 => "1 entry".to_owned(),
+            more => format!("{more} entries"),
+        };
+        let Some(id) = id else {
+            return Ok(format!(
+                "Nothing leads to this folder. It holds {count}, whose names do not decrypt without its ID."
+            ));
+        };
+        let right = self.vault().place(&id);
+        let moved = if right == *here { String::new() } else { format!(" It belongs at {DATA}/{}.", right.join("/")) };
+        let plain = |entry: &Entry| Some(self.vault().plain_name(&entry.name, &id)?.display().to_string());
+        let names: Vec<_> = entries.iter().filter_map(plain).take(TOLD).collect();
+        let id = String::from_utf8_lossy(&id).into_owned();
+        let names = names.join(", ");
+        Ok(format!("Nothing leads to this folder, with the ID {id:?}.{moved} It holds {count}, among them: {names}."))
+    }
+}

@@ -1,0 +1,130 @@
+//! The keys of an unlocked vault, as a tree of encrypted files wants them.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE;
+use rustix::io::Errno;
+
+use super::tree::{DIR_ID, VaultTree};
+use super::vault::WHOLE;
+use crate::error::Error;
+use crate::file_formats::{FileKeys, FileKind, NameIv, NameRole, StoredFile, StoredFolder, no_name};
+use crate::trees::{Tree, damaged};
+
+/// The longest new name, in bytes: that of Unix. Names from other systems may be longer.
+pub(super) const LONGEST: usize = 255;
+
+/// The longest target of a symbolic link, in bytes (cryptofs, Constants.java, `MAX_SYMLINK_LENGTH`).
+const LONGEST_TARGET: usize = 32767;
+
+/// See the module.
+pub(super) struct Keys {
+    pub tree: Arc<VaultTree>,
+}
+
+impl FileKeys for Keys {
+    fn layout(&self, of: StoredFile<'_>) -> io::Result<FileKind> {
+        let vault = self.tree.vault();
+        let mut header = vec![0; vault.header_size()];
+        match of.tree.read_at(of.contents, 0, &mut header)? {
+            0 => Ok(FileKind::Unfinished),
+            len if len < header.len() => Err(damaged("header", 0, "the file ends in its header")),
+            _ => {
+                let layout = vault.open_header(&header);
+                let layout = layout
+                    .ok_or_else(|| damaged("header", 0, "it fails verification: it was changed, or has other keys"));
+                layout.map(FileKind::Sealed)
+            }
+        }
+    }
+
+    /// Needs no header.
+    fn size(&self, of: StoredFile<'_>) -> io::Result<Option<u64>> {
+        Ok(Some(self.tree.vault().size(of.tree.attributes(of.contents)?.size)))
+    }
+
+    fn begin(&self, of: StoredFile<'_>) -> io::Result<FileKind> {
+        let (header, layout) = self.tree.vault().new_header()?;
+        of.tree.write_at(of.contents, 0, &header)?;
+        Ok(FileKind::Sealed(layout))
+    }
+
+    fn set_size(&self, _of: StoredFile<'_>, _size: u64) -> io::Result<()> {
+        Err(Error::misuse("a file of Cryptomator has no size in its header").into())
+    }
+
+    /// The arrangement of the folder that was unlocked.
+    fn arranged(&self, _lower: Arc<dyn Tree>) -> Arc<dyn Tree> {
+        self.tree.clone()
+    }
+
+    fn not_shown(&self) -> io::Result<Vec<(PathBuf, String)>> {
+        self.tree.not_shown()
+    }
+
+    fn name_iv(&self, of: StoredFolder<'_>) -> io::Result<NameIv> {
+        self.tree.id(of.folder)
+    }
+
+    fn role(&self, stored: &OsStr, _in_root: bool) -> NameRole {
+        if stored == DIR_ID { NameRole::Own } else { NameRole::Name }
+    }
+
+    fn plain_name(&self, stored: &OsStr, iv: &NameIv) -> io::Result<Option<OsString>> {
+        Ok(self.tree.vault().plain_name(stored, iv))
+    }
+
+    fn why_no_name(&self, stored: &OsStr) -> Error {
+        no_name(match stored.as_bytes().strip_suffix(WHOLE.as_bytes()) {
+            None => "name.c9s, the file with the whole name, is missing or damaged",
+            Some(name) if URL_SAFE.decode(name).is_ok() => {
+                "the name does not decrypt: it was changed, moved from another folder, or has other keys"
+            }
+            Some(name) if begins_encrypted(name) => {
+                "the name has an addition: a sync program kept this copy of another version"
+            }
+            Some(_) => "the name is not encrypted",
+        })
+    }
+
+    fn encrypts_names(&self) -> bool {
+        true
+    }
+
+    fn stored_name(&self, plain: &OsStr, iv: &NameIv) -> io::Result<OsString> {
+        if plain.len() > MOST_NAME {
+            return Err(Errno::NAMETOOLONG.into());
+        }
+        self.tree.vault().stored_name(plain, iv).ok_or_else(|| Errno::ILSEQ.into())
+    }
+
+    fn longest_name(&self, _stored: u32) -> u32 {
+        LONGEST as u32
+    }
+
+    fn plain_target(&self, stored: OsString) -> io::Result<OsString> {
+        let plain = self.tree.vault().open_small(stored.as_bytes());
+        plain.map(OsString::from_vec).ok_or_else(|| damaged("target", 0, "its file fails verification"))
+    }
+
+    fn stored_target(&self, plain: &OsStr) -> io::Result<OsString> {
+        if plain.len() > LONGEST_TARGET {
+            return Err(Errno::NAMETOOLONG.into());
+        }
+        self.tree.vault().seal_small(plain.as_bytes()).map(OsString::from_vec)
+    }
+}
+
+/// The longest name that is looked for, in bytes (Linux, fs/fuse/fuse_i.h, `FUSE_NAME_MAX`).
+const MOST_NAME: usize = 1024;
+
+/// Whether a name begins as encrypted ones do: with a synthetic IV in Base64.
+fn begins_encrypted(name: &[u8]) -> bool {
+    let is_digit = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+    name.iter().take_while(|byte| is_digit(byte)).count() >= 22
+}
