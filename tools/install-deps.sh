@@ -43,12 +43,12 @@ esac
 for_tests=$([ "$1" != test ] || echo yes)
 with_python=$([ "$1" != test ] && [ "$1" != bindings ] || echo yes)
 
-# Python packages in a folder of their own: for the tests, readers of BitLocker and DPAPI, where
+# Python packages in a folder of their own: for the tests, readers of BitLocker, DPAPI and Cryptomator, where
 # crates/testkit/src/bitlocker/oracles.rs expects them; for the bindings, what builds and tests them.
 python_modules() {
     [ -n "$with_python" ] || return 0
     case $1 in
-        test) needed='pybde, dissect.fve, impacket.dpapi' ;;
+        test) needed='pybde, dissect.fve, impacket.dpapi, pycryptomator' ;;
         bindings) needed='maturin, pytest, fsspec' ;;
     esac
     place=$HOME/.cache/claviger-$1-python

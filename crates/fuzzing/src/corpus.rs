@@ -257,6 +257,26 @@ pub fn ecryptfs_name() -> Vec<Vec<u8>> {
     names.into_iter().chain(["in clear".to_owned()]).map(String::into_bytes).collect()
 }
 
+/// Configurations and key files of Cryptomator vaults, and keys.
+pub fn cryptomator_vault() -> Vec<Vec<u8>> {
+    // {"kid":"masterkeyfile:masterkey.cryptomator","alg":"HS256","typ":"JWT"} and {"format":8,"cipherCombo":"SIV_GCM",
+    // "shorteningThreshold":220}.
+    let token = "eyJraWQiOiJtYXN0ZXJrZXlmaWxlOm1hc3RlcmtleS5jcnlwdG9tYXRvciIsImFsZyI6IkhTMjU2IiwidHlwIjoiSldUIn0.\
+        eyJmb3JtYXQiOjgsImNpcGhlckNvbWJvIjoiU0lWX0dDTSIsInNob3J0ZW5pbmdUaHJlc2hvbGQiOjIyMH0.";
+    let key_file = |version: u32, cost: u32| {
+        let key = "A".repeat(54);
+        format!(
+            r#"{{"version":{version},"scryptSalt":"AAAAAAAAAAA=","scryptCostParam":{cost},"scryptBlockSize":8,
+               "primaryMasterKey":"{key}==","hmacMasterKey":"{key}==","versionMac":"{}="}}"#,
+            "A".repeat(43)
+        )
+    };
+    let keys = ["A".repeat(43), "B".repeat(43)].map(|key| key + "=").join(" ");
+    [format!("{token}{}", "A".repeat(43)), key_file(999, 32768), key_file(7, 1 << 30), keys, "0f".repeat(64)]
+        .map(String::into_bytes)
+        .to_vec()
+}
+
 /// Configurations of gocryptfs, and a master key.
 pub fn gocryptfs_config() -> Vec<Vec<u8>> {
     let config = |flags: &str, n: u32| {

@@ -22,6 +22,7 @@ pub static TARGETS: &[Target] = &[
     Target { name: "luks2_json", run: |json| _ = volumes::luks2_json(json), corpus: corpus::luks2_json },
     Target { name: "reencryption", run: fuzzing::luks2_reencryption, corpus: corpus::reencryption },
     Target { name: "filevault2", run: filevault2, corpus: corpus::filevault2 },
+    Target { name: "cryptomator_vault", run: fuzzing::cryptomator_vault, corpus: corpus::cryptomator_vault },
     Target { name: "gocryptfs_config", run: fuzzing::gocryptfs_config, corpus: corpus::gocryptfs_config },
     Target { name: "ecryptfs_header", run: ecryptfs::header, corpus: corpus::ecryptfs_header },
     Target { name: "ecryptfs_name", run: ecryptfs::name, corpus: corpus::ecryptfs_name },

@@ -28,6 +28,7 @@ mod faults {
 }
 
 mod filesystems {
+    pub mod cryptomator;
     pub mod fat_kills;
     pub mod files;
     pub mod folders;

@@ -27,8 +27,8 @@ use crate::terminal::{advice, cancel};
 /// For an encrypted system, only the header in sector 62 of the disk is changed. The boot loader must accept the
 /// passphrase, typed with the US keyboard layout, and the PIM. The hash does not change.
 ///
-/// For an eCryptfs home folder, the unchanged passphrase is wrapped with a new login password. For a gocryptfs folder, its key is
-/// sealed with the new password.
+/// For an eCryptfs home folder, the unchanged passphrase is wrapped with a new login password. For a gocryptfs folder or a
+/// Cryptomator vault, its key is sealed with the new password.
 ///
 /// Anybody with an old copy of the header, such as a header backup, and the old password can still open the volume.
 /// If that matters, create a new volume and copy the files. On SSDs and copy-on-write file systems, the old header

@@ -28,7 +28,7 @@ use crate::terminal::size;
 /// NTFS or ext file system. Without its password, nobody can tell that it exists. Options without `hidden` in their
 /// names, except --size and --quick, then apply to opening the outer volume.
 ///
-/// With --format eCryptfs or gocryptfs, a new empty encrypted folder is created.
+/// With --format eCryptfs, gocryptfs or Cryptomator, a new empty encrypted folder is created.
 ///
 /// Sizes are bytes, or a number with K, M, G, T or KiB, MiB … (powers of 1024) or KB, MB … (powers of 1000).
 #[derive(clap::Args)]
@@ -52,7 +52,7 @@ pub struct Args {
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub size: Option<u64>,
 
-    /// Format of the volume, or eCryptfs or gocryptfs for a folder; see --list [default: VeraCrypt]
+    /// Format of the volume, or eCryptfs, gocryptfs or Cryptomator for a folder; see --list [default: VeraCrypt]
     #[arg(long, value_name = "NAME")]
     pub format: Option<String>,
 

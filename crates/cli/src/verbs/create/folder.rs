@@ -1,4 +1,4 @@
-//! `claviger create` for an encrypted folder: eCryptfs, also a home folder with one, and gocryptfs.
+//! `claviger create` for an encrypted folder: eCryptfs, also a home folder with one, gocryptfs and Cryptomator.
 
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, DirEntry};

@@ -62,6 +62,7 @@ fat() { head -c 2M /dev/zero >fat; mkfs.vfat fat; claviger convert --raw-source 
 lower() { claviger convert --raw-source --new-format eCryptfs --new-password-file pw plain lower; }
 vault() { claviger convert --raw-source --new-format gocryptfs --new-password-file pw plain lower; }
 people() { for name in me friend; do claviger keyfile --efs --name $name --password-file pw $name.pfx; done; openssl pkcs12 -in me.pfx -nodes -passin file:pw -out me.pem; }
+cryptomator() { claviger convert --raw-source --new-format Cryptomator --new-password-file pw plain lower; }
 ntfs() { people; head -c 8M /dev/zero >v; mkntfs -F -Q -q v; ntfscp v plain/inner/large letter; }
 noise() { head -c 2M /dev/urandom >v; }
 slow_luks1() { luks1; printf '\377\377\377\377' | dd of=v bs=1 seek=212 conv=notrunc status=none; }
@@ -332,6 +333,15 @@ static CASES: &[Case] = &[
     case(
         "gocryptfs",
         "vault",
+        "claviger mount --password-file pw lower d; echo text >d/file; claviger unmount d",
+        ONCE,
+    ),
+    case("Cryptomator", "", "create --format Cryptomator --password-file pw lower", WRITES),
+    case("Cryptomator", "cryptomator", "cat --password-file pw lower /inner/large", &[Done, Wrong]),
+    case("Cryptomator", "cryptomator", "change --password-file pw --new-password-file new lower", &[Done, Wrong]),
+    case(
+        "Cryptomator",
+        "cryptomator",
         "claviger mount --password-file pw lower d; echo text >d/file; claviger unmount d",
         ONCE,
     ),

@@ -248,7 +248,10 @@ impl Shelf {
             );
         }
         if text.contains(" vault") && !text.starts_with("claviger create ") {
-            steps.push("claviger create --format gocryptfs vault");
+            steps.push(match &*line.page {
+                "cryptomator.md" => "claviger create --format Cryptomator vault",
+                _ => "claviger create --format gocryptfs vault",
+            });
         }
         steps.push("mkdir -p plain key documents ~/mnt ~/data ~/stick ~/outer; echo text > documents/text");
         steps.extend((text != "mkdir ~/old").then_some("mkdir ~/old"));
@@ -306,7 +309,7 @@ fn bitlocker_is_managed() {
 
 #[test]
 fn folders_are_opened_and_made() {
-    pages(&["ecryptfs.md", "gocryptfs.md"]);
+    pages(&["ecryptfs.md", "gocryptfs.md", "cryptomator.md"]);
 }
 
 #[test]
