@@ -1,7 +1,7 @@
 //! Direct access to internal parsers for this project's fuzz targets, without any promise of stability.
 
 use crate::file_formats::efs::EfsInfo;
-use crate::file_formats::{cryptomator, ecryptfs, gocryptfs};
+use crate::file_formats::{cryptomator, ecryptfs, encfs, gocryptfs};
 use crate::filesystems::ntfs;
 use crate::formats::{bitlocker, filevault2, loopaes, luks2, plain, truecrypt};
 use crate::private_keys::{self, dpapi};
@@ -60,6 +60,11 @@ pub fn gocryptfs_config(bytes: &[u8]) {
 /// Parses the configuration and the key file of a Cryptomator vault, and its keys as text.
 pub fn cryptomator_vault(bytes: &[u8]) {
     cryptomator::fuzz_vault(bytes);
+}
+
+/// Parses the configuration of an EncFS folder, and with what it says each of its lines as a name and a target of a link.
+pub fn encfs_config(bytes: &[u8]) {
+    encfs::fuzz_config(bytes);
 }
 
 /// Parses the recipients of an EFS-encrypted file, and writes them.

@@ -294,6 +294,44 @@ pub fn gocryptfs_config() -> Vec<Vec<u8>> {
         .to_vec()
 }
 
+/// Configurations of EncFS with names: of 1.9, of 1.4 with Boost, and one with an entity.
+pub fn encfs_config() -> Vec<Vec<u8>> {
+    let config = |begin: &str,
+                  (cipher, cipher_version): (&str, u8),
+                  (naming, naming_version): (&str, u8),
+                  end: &str| {
+        format!(
+            "<?xml version=\"1.0\"?>\n<!DOCTYPE boost_serialization>\n<boost_serialization version=\"7\">{begin}<creator>EncFS</creator>\
+             <cipherAlg><name>{cipher}</name><major>{cipher_version}</major><minor>0</minor></cipherAlg>\
+             <nameAlg><name>{naming}</name><major>{naming_version}</major><minor>0</minor></nameAlg>\
+             <keySize>128</keySize><blockSize>1024</blockSize><uniqueIV>1</uniqueIV><chainedNameIV>1</chainedNameIV>{end}"
+        )
+    };
+    let salted = |key: usize| {
+        format!(
+            "<encodedKeyData>{}</encodedKeyData><saltData>{}</saltData><kdfIterations>1000</kdfIterations></cfg>\n\
+             </boost_serialization>\nname\n,-name\n+,-/../NAME",
+            "A".repeat(key),
+            "B".repeat(28)
+        )
+    };
+    let old = format!("<encodedKeyData>{}</encodedKeyData></config></boost_serialization>", "A".repeat(48));
+    [
+        config("<cfg version=\"20\"><version>20100713</version>", ("ssl/aes", 3), ("nameio/block", 4), &salted(48)),
+        config("<cfg><version>20100713</version>", ("ssl/blowfish", 2), ("nameio/block32", 4), &salted(38)),
+        config("<cfg><version>20100713</version>", ("ssl/camellia", 1), ("nameio/null", 1), &salted(48)),
+        config("<config version=\"26797\">", ("ssl/aes", 2), ("nameio/stream", 2), &old),
+        config(
+            "<!DOCTYPE a [<!ENTITY b \"c\">]><config version=\"20\">&b;",
+            ("ssl/aes", 1),
+            ("nameio/stream", 0),
+            &old,
+        ),
+    ]
+    .map(String::into_bytes)
+    .to_vec()
+}
+
 /// Wrapped passphrases of both versions.
 pub fn ecryptfs_wrapped() -> Vec<Vec<u8>> {
     [None, Some([9; 8])].map(|salt| ecryptfs::wrapped(PASSPHRASE, "login", salt)).to_vec()

@@ -24,6 +24,7 @@ pub static TARGETS: &[Target] = &[
     Target { name: "filevault2", run: filevault2, corpus: corpus::filevault2 },
     Target { name: "cryptomator_vault", run: fuzzing::cryptomator_vault, corpus: corpus::cryptomator_vault },
     Target { name: "gocryptfs_config", run: fuzzing::gocryptfs_config, corpus: corpus::gocryptfs_config },
+    Target { name: "encfs_config", run: fuzzing::encfs_config, corpus: corpus::encfs_config },
     Target { name: "ecryptfs_header", run: ecryptfs::header, corpus: corpus::ecryptfs_header },
     Target { name: "ecryptfs_name", run: ecryptfs::name, corpus: corpus::ecryptfs_name },
     Target { name: "ecryptfs_wrapped", run: fuzzing::ecryptfs_wrapped, corpus: corpus::ecryptfs_wrapped },

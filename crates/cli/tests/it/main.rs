@@ -29,6 +29,7 @@ mod faults {
 
 mod filesystems {
     pub mod cryptomator;
+    pub mod encfs;
     pub mod fat_kills;
     pub mod files;
     pub mod folders;

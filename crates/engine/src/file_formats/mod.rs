@@ -7,6 +7,7 @@ mod clear;
 pub mod cryptomator;
 pub mod ecryptfs;
 pub mod efs;
+pub mod encfs;
 pub mod gocryptfs;
 mod salvage;
 mod scrypt;
@@ -24,6 +25,7 @@ pub use clear::CLEAR;
 pub use cryptomator::CRYPTOMATOR;
 pub use ecryptfs::ECRYPTFS;
 pub use efs::EFS;
+pub use encfs::ENCFS;
 pub use gocryptfs::GOCRYPTFS;
 pub use salvage::Salvage;
 use serde::{Serialize, Serializer};
@@ -41,7 +43,7 @@ use crate::verdict::Verdict;
 use crate::volume::{Layout, SealedLayout, Segment};
 
 /// All supported formats.
-pub static FILE_FORMATS: &[&dyn FileFormat] = &[&CLEAR, &CRYPTOMATOR, &ECRYPTFS, &EFS, &GOCRYPTFS];
+pub static FILE_FORMATS: &[&dyn FileFormat] = &[&CLEAR, &CRYPTOMATOR, &ECRYPTFS, &EFS, &ENCFS, &GOCRYPTFS];
 
 /// A format that encrypts file by file.
 pub trait FileFormat: Sync {
@@ -588,6 +590,11 @@ pub trait FileKeys: Send + Sync {
     /// Whether this extended attribute belongs to the format, and so is hidden.
     fn hides(&self, _attribute: &OsStr) -> bool {
         false
+    }
+
+    /// Whether reading a file verifies it, in a folder of a format that [can](FileFormat::verifies).
+    fn verifies(&self) -> bool {
+        true
     }
 
     /// Whether these keys allow reading only.

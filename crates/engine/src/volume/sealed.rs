@@ -425,6 +425,9 @@ impl SealedBlocks {
         if data.is_empty() {
             return Ok(());
         }
+        if !self.store.writable() {
+            return Err(io::ErrorKind::ReadOnlyFilesystem.into());
+        }
         let Sealing { cipher, .. } = &self.layout.sealing;
         let blocks = data.len().div_ceil(self.layout.block);
         let mut nonces = vec![0; blocks * cipher.nonce_size()];

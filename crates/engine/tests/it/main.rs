@@ -39,6 +39,11 @@ mod efs {
     pub mod private_keys_windows;
 }
 
+mod encfs {
+    pub mod damaged;
+    pub mod folders;
+}
+
 mod filesystems {
     pub mod detect;
     pub mod fat;

@@ -34,7 +34,7 @@ pub fn run(open: &OpenArgs, inside: Option<&std::ffi::OsStr>, json: bool) -> any
     let OpenFolder { tree, lower, format, .. } = found.unlock(&mut found.credentials()?)?;
     let survey = survey::with_contents(format, &*lower, &tree)?;
     let damaged = !survey.problems.is_empty();
-    let contents_verified = format.verifies();
+    let contents_verified = format.verifies() && tree.verifies();
     output::print(&Checked { path, format: format.name(), contents_verified, survey, damaged }, json)?;
     if damaged { Err(Silent::damaged().into()) } else { Ok(()) }
 }
@@ -53,7 +53,7 @@ impl Report for Checked {
             0 if *contents_verified => {
                 writeln!(
                     out,
-                    "Every name decrypts. Every attribute and every block of every file was read and verified."
+                    "Every name decrypts. Every block of every file was read and verified, and every encrypted attribute."
                 )
             }
             0 => writeln!(

@@ -102,6 +102,10 @@ const INSTEAD: &[(&str, &str)] = &[
     ("--iter-time 500", "--iter-time 5"),
 ];
 
+/// A folder of EncFS.
+const ENCFS_FOLDER: &str = "mkdir letters open; encfs --standard --extpass \"echo 'open sesame, Claviger!'\" $PWD/letters $PWD/open; \
+                            echo dear >open/letter.txt; fusermount -u open; rmdir open";
+
 /// What has to happen before a command that begins like this.
 const BEFORE: &[(&str, &str)] = &[
     ("claviger unmount ~/Private", "claviger mount ~/.Private ~/Private"),
@@ -253,6 +257,9 @@ impl Shelf {
                 _ => "claviger create --format gocryptfs vault",
             });
         }
+        if words.contains(&"letters") {
+            steps.push(ENCFS_FOLDER);
+        }
         steps.push("mkdir -p plain key documents ~/mnt ~/data ~/stick ~/outer; echo text > documents/text");
         steps.extend((text != "mkdir ~/old").then_some("mkdir ~/old"));
         let (code, told) = self.play(folder, &format!("set -e; {}", steps.join("; ")));
@@ -309,7 +316,7 @@ fn bitlocker_is_managed() {
 
 #[test]
 fn folders_are_opened_and_made() {
-    pages(&["ecryptfs.md", "gocryptfs.md", "cryptomator.md"]);
+    pages(&["ecryptfs.md", "gocryptfs.md", "cryptomator.md", "encfs.md"]);
 }
 
 #[test]

@@ -204,6 +204,16 @@ impl Stacked {
         self.keys.encrypts_names()
     }
 
+    /// Whether reading a file verifies it, if the format [can](super::FileFormat::verifies).
+    pub fn verifies(&self) -> bool {
+        self.keys.verifies()
+    }
+
+    /// The tree that is decrypted: not that of the folder, if the format [arranges](FileKeys::arranged) it in another way.
+    pub(crate) fn lower(&self) -> &(dyn Tree + 'static) {
+        &*self.lower
+    }
+
     /// Whether data in the folder proved the keys right.
     pub fn proven(&self) -> bool {
         self.keys.proven()

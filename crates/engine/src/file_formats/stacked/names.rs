@@ -169,7 +169,7 @@ impl Stacked {
         let iv = match iv {
             Ok(iv) => iv,
             Err(e) if e.kind() == io::ErrorKind::InvalidData => {
-                return Ok(Shown::Without(no_name("the file that the folder's names need is missing or damaged")));
+                return Ok(Shown::Without(no_name("what the folder's names depend on is missing or damaged")));
             }
             Err(e) => return Err(e),
         };

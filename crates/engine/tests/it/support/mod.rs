@@ -3,6 +3,7 @@
 
 pub mod cryptomator;
 pub mod ecryptfs;
+pub mod encfs;
 pub mod fat;
 pub mod file_format;
 pub mod gocryptfs;
