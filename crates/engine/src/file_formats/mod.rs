@@ -13,6 +13,7 @@ mod salvage;
 mod scrypt;
 mod stacked;
 mod survey;
+mod unopened;
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -31,6 +32,7 @@ pub use salvage::Salvage;
 use serde::{Serialize, Serializer};
 pub use stacked::Stacked;
 pub use survey::{FolderSurvey, Problem};
+pub use unopened::{CRYFS, SECUREFS, Unopened};
 
 use crate::advice::Advice;
 use crate::credential::{Credential, Unlock};
@@ -43,7 +45,8 @@ use crate::verdict::Verdict;
 use crate::volume::{Layout, SealedLayout, Segment};
 
 /// All supported formats.
-pub static FILE_FORMATS: &[&dyn FileFormat] = &[&CLEAR, &CRYPTOMATOR, &ECRYPTFS, &EFS, &ENCFS, &GOCRYPTFS];
+pub static FILE_FORMATS: &[&dyn FileFormat] =
+    &[&CLEAR, &CRYFS, &CRYPTOMATOR, &ECRYPTFS, &EFS, &ENCFS, &GOCRYPTFS, &SECUREFS];
 
 /// A format that encrypts file by file.
 pub trait FileFormat: Sync {
@@ -52,6 +55,11 @@ pub trait FileFormat: Sync {
 
     /// Whether it encrypts at all. A folder of a format without encryption cannot be recognised.
     fn encrypts(&self) -> bool {
+        true
+    }
+
+    /// Whether its folders can be opened. Others are only recognised, and another program opens them.
+    fn opens(&self) -> bool {
         true
     }
 

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use claviger_engine::diagnosis::{self, Difference, Opinion, Search, TrialEffort};
 use claviger_engine::file_formats::{Beside, FolderSurvey, Problem, Stacked};
+use claviger_engine::formats::takes::Parameter;
 use claviger_engine::store::Access;
 use claviger_engine::{Error, ErrorKind, Unlock, Verdict};
 use serde::Serialize;
@@ -44,6 +45,9 @@ struct Explained {
     /// The file in the folder that holds its sealed key.
     #[serde(skip_serializing_if = "Option::is_none")]
     key_file: Option<&'static str>,
+    /// Whether that key opens the folder as well.
+    #[serde(skip)]
+    takes_key: bool,
     /// How the credentials that open the folder differ from the given ones, as one word.
     #[serde(skip_serializing_if = "Option::is_none")]
     with: Option<&'static str>,
@@ -133,6 +137,7 @@ impl Explained {
         }
         let checked = !beside.signatures.is_empty() || format.key_file().is_some();
         self.key_file = format.key_file();
+        self.takes_key = format.takes().opens_with(Parameter::VolumeKey);
         self.counts(&survey, checked);
         self.lies_beside(beside);
         let damaged = !survey.problems.is_empty();
@@ -296,14 +301,21 @@ impl Explained {
             ErrorKind::WrongCredential(why) => {
                 self.say(format!("Neither the given password nor a variant of it opens it: {why}."));
                 self.advise(match self.key_file {
-                    Some(file) => format!(
+                    Some(file) if self.takes_key => format!(
                         "An older copy of {file} opens with the password of its time. The master key opens the folder, too: \
                          --volume-key-file."
                     ),
+                    Some(file) => format!("An older copy of {file} opens with the password of its time."),
                     None => "It opens with the login password at the time of its last change, or with the mount \
                              passphrase itself."
                         .to_owned(),
                 });
+            }
+            ErrorKind::Unsupported { .. } => {
+                if let Some(hint) = advice::to_try(&error) {
+                    self.advise(hint);
+                }
+                self.say(format!("It cannot be opened here: {}.", error.kind));
             }
             _ => {
                 if let Some(hint) = advice::to_try(&error) {

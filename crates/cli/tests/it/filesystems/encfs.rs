@@ -139,3 +139,27 @@ fn a_folder_is_mounted_for_reading() {
         place.unmount(&dir).succeeds();
     }
 }
+
+#[test]
+fn folders_of_other_programs_are_named_and_nobody_is_asked_for_a_password() {
+    let folder = Folder::new();
+    let (lower, dir) = (folder.path("cryfs"), folder.path("d"));
+    [&lower, &dir].into_iter().for_each(|path| fs::create_dir(path).expect("a folder"));
+    match tools::root().and_then(|()| tools::program("cryfs")) {
+        Some(program) => {
+            let mut cryfs = Command::new(program);
+            cryfs.env("CRYFS_FRONTEND", "noninteractive").env("CRYFS_NO_UPDATE_CHECK", "true");
+            let password = fs::File::open(&folder.password).expect("a file");
+            tools::run(cryfs.args([&lower, &dir]).stdin(password));
+            tools::run(Command::new("fusermount").arg("-u").arg(&dir));
+        }
+        None => fs::write(lower.join("cryfs.config"), "cryfs.config;1;scrypt\0").expect("written"),
+    }
+    let lower = folder.str("cryfs");
+    let known = run(["identify", "--json", &lower]).succeeds().json();
+    assert_eq!((known[0]["format"].as_str(), known[0]["verdict"].as_str()), (Some("CryFS"), Some("yes")), "{known}");
+    run(["ls", &lower]).fails(5, &["CryFS", "cryfs FOLDER MOUNTPOINT"]);
+    run(["ls", "--password-file", &folder.password, &lower]).fails(5, &["CryFS"]);
+    let explained = run(["explain", &lower]);
+    assert!(explained.code == 5 && explained.text().contains("As CryFS"), "{} {}", explained.code, explained.text());
+}

@@ -8,6 +8,7 @@ use std::process::Command;
 use claviger_engine::file_formats::{self, FILE_FORMATS, encfs};
 use claviger_engine::trees::{NewNode, Tree, Use, find};
 use claviger_engine::{Credential, ErrorKind, Secret, Unlock, Verdict};
+use claviger_testkit::mounts::bounded;
 use claviger_testkit::tools;
 
 use crate::support::encfs::{
@@ -76,6 +77,35 @@ fn what_encfs_writes_we_read() {
         assert!(tree.proven() && tree.verifies() == (recipe.checksum > 0));
         assert_eq!(tree.encrypts_names(), recipe.naming.0 != "nameio/null");
     }
+}
+
+/// A folder of encfs 1.9.5: `--standard`, with blocks of 64 bytes, checksums of 8, 2 random bytes, and IVs that depend on the path.
+#[test]
+fn a_folder_that_encfs_once_made_is_read() {
+    let numbers = "<keySize>192</keySize><blockSize>64</blockSize><uniqueIV>1</uniqueIV><chainedNameIV>1</chainedNameIV>\
+                   <externalIVChaining>1</externalIVChaining><blockMACBytes>8</blockMACBytes>\
+                   <blockMACRandBytes>2</blockMACRandBytes><allowHoles>1</allowHoles>";
+    let config = format!(
+        "<boost_serialization><cfg><version>20100713</version>\
+         <cipherAlg><name>ssl/aes</name><major>3</major></cipherAlg><nameAlg><name>nameio/block</name><major>4</major></nameAlg>\
+         {numbers}<encodedKeyData>\nW0hdUiYQTfXSct3NdjsGAqCtU8feV8wnhrS4pangUsCZgnk8qu53Brac3eQ=\n</encodedKeyData>\
+         <saltData>9zs/qPJD+IizbONHWlr0yJjSXdI=</saltData><kdfIterations>372019</kdfIterations></cfg></boost_serialization>"
+    );
+    let stored = "ef2f733981b35fd123da811ce1f2a205118ccdec02f6b85dbe412ac35510309a9c1cd90322f6f6344c1a6e4aca29a8a8\
+                  6046f0b2fb455f7fa0121bfedf2607960d62cc0a29f98384c4867d76d178c4162ecd405e539e799e67039a8347c9c44f\
+                  0cb57342d0af27ac0b6f200bf8fe548dcd5a3dd05f2d243baf1321566b199427";
+    let stored: Vec<u8> =
+        (0..stored.len() / 2).map(|i| u8::from_str_radix(&stored[2 * i..][..2], 16).expect("hex")).collect();
+    let folder = tempfile::tempdir().expect("a folder");
+    let inner = folder.path().join("V23r8VO3BtK9y543JCwWH0KE");
+    fs::write(folder.path().join(CONFIG), config).and_then(|()| fs::create_dir(&inner)).expect("made");
+    fs::write(inner.join("AhvCeha41ROGl4uWUYQQqabz"), stored).expect("written");
+    symlink("+u,BSfGk-8VOU0WBxs80XxYlG", inner.join("w5PPkGRcSw-h-TbMSzyetsZt")).expect("linked");
+    let tree = open(folder.path());
+    let (file, link) = (find(&tree, name("folder/file")), find(&tree, name("folder/link")));
+    assert_eq!(read(&tree, file.expect("found")), (0..100).collect::<Vec<u8>>());
+    assert_eq!(tree.link_target(link.expect("found")).expect("a target"), "/absolute/target");
+    assert_eq!(seen(&tree).len(), 3);
 }
 
 #[test]
@@ -179,6 +209,33 @@ fn long_names_are_refused_before_they_are_encrypted() {
         assert_eq!(error(longest), std::io::ErrorKind::NotFound, "{recipe:?}");
         assert_eq!(error(longest + 1), std::io::ErrorKind::InvalidFilename, "{recipe:?}");
         assert_eq!(error(10_000), std::io::ErrorKind::InvalidFilename, "{recipe:?}");
+    }
+}
+
+/// securefs makes its own, where it is installed; cryfs would mount it.
+#[test]
+fn folders_of_cryfs_and_securefs_are_named_and_not_opened() {
+    for (format, config, text) in [
+        ("CryFS", "cryfs.config", "cryfs.config;1;scrypt\0"),
+        ("securefs", ".securefs.json", "{\"encrypted_key\": {}}"),
+    ] {
+        let folder = tempfile::tempdir().expect("a folder");
+        match Some("securefs").filter(|program| *program == format).and_then(tools::program) {
+            Some(program) => {
+                tools::run(bounded(120, program).args(["create", "--pass", PASSPHRASE]).arg(folder.path()));
+            }
+            None => fs::write(folder.path().join(config), text).expect("written"),
+        }
+        let host = host(folder.path());
+        let found = file_formats::find(&*host, None).expect("found");
+        assert_eq!((found.name(), found.opens(), found.asks_passphrase(&[])), (format, false, false));
+        assert!(found.owns(name(config), true) && !found.owns(name(config), false));
+        let error = try_open(folder.path()).map(drop).expect_err("another program opens it");
+        assert!(matches!(&error.kind, ErrorKind::Unsupported { what } if what.contains(format)), "{error:?}");
+        assert!(error.hint.as_ref().is_some_and(|hint| hint.contains("MOUNTPOINT")), "{error:?}");
+        fs::write(folder.path().join(config), "something else").expect("written");
+        let error = try_open(folder.path()).map(drop).expect_err("it is none");
+        assert!(matches!(error.kind, ErrorKind::NotThisFormat(_)), "{error:?}");
     }
 }
 
