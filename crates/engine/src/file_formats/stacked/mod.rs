@@ -189,11 +189,6 @@ impl Stacked {
         self
     }
 
-    /// The tree that is decrypted.
-    pub(super) fn lower(&self) -> &(dyn Tree + 'static) {
-        &*self.lower
-    }
-
     /// See [`FileKeys::not_shown`].
     pub(super) fn not_shown(&self) -> io::Result<Vec<(PathBuf, String)>> {
         self.keys.not_shown()
@@ -210,7 +205,7 @@ impl Stacked {
     }
 
     /// The tree that is decrypted: not that of the folder, if the format [arranges](FileKeys::arranged) it in another way.
-    pub(crate) fn lower(&self) -> &(dyn Tree + 'static) {
+    pub(super) fn lower(&self) -> &(dyn Tree + 'static) {
         &*self.lower
     }
 
