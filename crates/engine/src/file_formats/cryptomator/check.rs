@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::tree::{DATA, DIR_ID, Held, NAME, Part, VaultTree, subfolder};
-use super::vault::{SHORTENED, ends};
+use super::vault::{SHORTENED, WHOLE, ends};
 use crate::file_formats::{NameIv, StoredFolder};
 use crate::trees::{Entry, Node, NodeKind};
 
@@ -87,7 +87,8 @@ impl VaultTree {
             }
         }
         for entry in self.lower.list(place)? {
-            if entry.kind == NodeKind::Folder {
+            // A listing names the others.
+            if entry.kind == NodeKind::Folder && (ends(&entry.name, WHOLE) || ends(&entry.name, SHORTENED)) {
                 self.check_bundle(place, &entry, &path.join(&entry.name), found)?;
             }
         }
@@ -115,7 +116,7 @@ impl VaultTree {
         for file in self.lower.list(bundle.node())? {
             let is_part = Part::ALL.iter().any(|part| file.name == part.file() && (shortened || *part != Part::File));
             parts += usize::from(is_part);
-            if !is_part && !(shortened && file.name == NAME) {
+            if !(is_part || shortened && file.name == NAME) {
                 found.add(
                     &path.join(&file.name),
                     "It does not belong here: a sync program may have kept another version.",

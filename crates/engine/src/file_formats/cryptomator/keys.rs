@@ -6,8 +6,6 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use base64::Engine;
-use base64::engine::general_purpose::URL_SAFE;
 use rustix::io::Errno;
 
 use super::tree::{DIR_ID, VaultTree};
@@ -82,7 +80,7 @@ impl FileKeys for Keys {
     fn why_no_name(&self, stored: &OsStr) -> Error {
         no_name(match stored.as_bytes().strip_suffix(WHOLE.as_bytes()) {
             None => "name.c9s, the file with the whole name, is missing or damaged",
-            Some(name) if URL_SAFE.decode(name).is_ok() => {
+            Some(name) if is_whole(name) => {
                 "the name does not decrypt: it was changed, moved from another folder, or has other keys"
             }
             Some(name) if begins_encrypted(name) => {
@@ -123,8 +121,17 @@ impl FileKeys for Keys {
 /// The longest name that is looked for, in bytes (Linux, fs/fuse/fuse_i.h, `FUSE_NAME_MAX`).
 const MOST_NAME: usize = 1024;
 
+/// Whether a name has the form of an encrypted one.
+fn is_whole(name: &[u8]) -> bool {
+    let digits = name.iter().take_while(|byte| is_digit(byte)).count();
+    name.len().is_multiple_of(4) && digits + 2 >= name.len() && name[digits..].iter().all(|byte| *byte == b'=')
+}
+
+fn is_digit(byte: &u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_')
+}
+
 /// Whether a name begins as encrypted ones do: with a synthetic IV in Base64.
 fn begins_encrypted(name: &[u8]) -> bool {
-    let is_digit = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
     name.iter().take_while(|byte| is_digit(byte)).count() >= 22
 }

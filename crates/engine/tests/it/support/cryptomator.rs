@@ -25,9 +25,12 @@ use super::gocryptfs::{PASSPHRASE, host, secret};
 /// Both ciphers.
 pub const COMBOS: [CipherCombo; 2] = [CipherCombo::SivGcm, CipherCombo::SivCtrMac];
 
+/// Files by their paths in a folder.
+type Files = Vec<(PathBuf, Vec<u8>)>;
+
 /// Makes a vault, with the same keys as others, that opens without delay.
 pub fn create(folder: &Path, combo: CipherCombo) {
-    static MADE: [OnceLock<Vec<(PathBuf, Vec<u8>)>>; 2] = [const { OnceLock::new() }; 2];
+    static MADE: [OnceLock<Files>; 2] = [const { OnceLock::new() }; 2];
     let which = COMBOS.iter().position(|known| *known == combo).expect("one of both");
     let files = MADE[which].get_or_init(|| {
         let vault = tempfile::tempdir().expect("a folder");
