@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use claviger_engine::file_formats::FolderSurvey;
 use claviger_engine::opening::OpenFolder;
 use claviger_engine::store::Access;
+use claviger_engine::trees::Tree;
 use serde::Serialize;
 
 use crate::opening::OpenArgs;
@@ -32,6 +33,7 @@ pub fn run(open: &OpenArgs, inside: Option<&std::ffi::OsStr>, json: bool) -> any
     let found = open.find_folder(Access::ReadOnly, inside)?;
     let path = found.path.clone();
     let OpenFolder { tree, lower, format, .. } = found.unlock(&mut found.credentials()?)?;
+    tree.warnings().iter().for_each(|warning| output::warn(warning));
     let survey = survey::with_contents(format, &*lower, &tree)?;
     let damaged = !survey.problems.is_empty();
     let contents_verified = format.verifies() && tree.verifies();

@@ -73,7 +73,7 @@ fn a_folder_is_read_verified_and_converted_and_never_changed() {
     run(["change", "--password-file", password, "--new-password-file", &other, &lower]).fails(5, &["encfsctl passwd"]);
     run(["create", "--format", "EncFS", "--password-file", password, &folder.str("new")]).fails(5, &["EncFS"]);
     assert!(!folder.path("new").exists());
-    on(&["cp"], &[&other, ":/"]).fails(1, &["read-only"]);
+    on(&["cp"], &[&other, ":/"]).fails(5, &["read-only"]);
 
     let out = folder.str("out");
     on(&["cp", "-r"], &[":/", &out]).succeeds();
@@ -91,7 +91,7 @@ fn a_folder_is_read_verified_and_converted_and_never_changed() {
     let config = folder.path("lower/.encfs6.xml");
     let text = fs::read_to_string(&config).expect("a file");
     fs::write(&config, text.replace("<keySize>192", "<keySize>193")).expect("written");
-    on(&["ls"], &[]).fails(4, &["keySize", "193"]);
+    on(&["ls"], &[]).fails(4, &["193"]);
 }
 
 #[test]
