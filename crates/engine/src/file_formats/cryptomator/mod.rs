@@ -290,6 +290,12 @@ pub fn create(
     if entries.iter().any(|entry| !is_left_over(&entry.name)) || !is_unused(folder)? {
         return Err(Error::misuse("the folder is not empty").hint("Give a new or an empty folder."));
     }
+    // An empty vault of Cryptomator Hub has no key file either.
+    if let Some(Err(e)) = read_own(folder, CONFIG)?.map(|bytes| Token::parse(&bytes))
+        && matches!(e.kind, ErrorKind::Unsupported { .. })
+    {
+        return Err(e);
+    }
     let (config, master) = (Config::new(cipher), random::secret(2 * KEY)?);
     let key_file = KeyFile::new().rewrapped(&master, passphrase, with)?;
     remove_left_over(folder)?;

@@ -7,11 +7,13 @@ use std::io::{self, ErrorKind as Kind};
 use std::path::Path;
 use std::sync::Arc;
 
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use claviger_engine::file_formats::{Stacked, cryptomator, cryptomator::CipherCombo};
 use claviger_engine::store::Access;
 use claviger_engine::trees::host::HostFolder;
 use claviger_engine::trees::{HeldNode, NewNode, Node, NodeKind, Renaming, Tree, find};
-use claviger_engine::{Credential, Unlock};
+use claviger_engine::{Credential, ErrorKind, Unlock};
 
 use crate::support::cryptomator::{create, open, open_with, survey};
 use crate::support::gocryptfs::{PASSPHRASE, host, read, secret};
@@ -226,6 +228,24 @@ fn a_vault_whose_creation_was_killed_is_created_again() {
             break;
         }
     }
+}
+
+#[test]
+fn an_empty_vault_of_a_hub_is_not_created_again() {
+    let vault = tempfile::tempdir().expect("a folder");
+    create(vault.path(), CipherCombo::SivGcm);
+    fs::remove_file(vault.path().join(cryptomator::MASTERKEY)).expect("removed");
+    let config = vault.path().join(cryptomator::CONFIG);
+    let token = fs::read_to_string(&config).expect("its configuration");
+    let (_, rest) = token.split_once('.').expect("a header");
+    let header = URL_SAFE_NO_PAD.encode(r#"{"alg":"HS256","typ":"JWT","kid":"hub+https://example.com/vaults/1"}"#);
+    let of_hub = format!("{header}.{rest}");
+    fs::write(&config, &of_hub).expect("written");
+    let (lower, with) = (host(vault.path()), Unlock::with(&[]));
+    let created = cryptomator::create(&*lower, &secret(PASSPHRASE), CipherCombo::SivGcm, &with);
+    let error = created.expect_err("refused");
+    assert!(matches!(error.kind, ErrorKind::Unsupported { .. }), "{error}");
+    assert_eq!(fs::read_to_string(&config).expect("it stays"), of_hub);
 }
 
 #[test]
