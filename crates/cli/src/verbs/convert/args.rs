@@ -20,8 +20,8 @@ use crate::terminal::size;
 /// A new volume is always written completely, since unwritten parts would not read as zeros. It has the size needed
 /// for the plaintext, or --new-size with zeros after the copy.
 ///
-/// An encrypted folder is copied file by file to a new folder of eCryptfs, gocryptfs or Cryptomator, or with --raw to an unencrypted one. With
-/// --raw-source, VOLUME is an unencrypted folder.
+/// An encrypted folder is copied file by file to a new folder of eCryptfs, gocryptfs or Cryptomator, or with --raw to an
+/// unencrypted one. With --raw-source, VOLUME is an unencrypted folder.
 ///
 /// Until it is complete, a new file is called DESTINATION.part. To continue an interrupted conversion, use --resume,
 /// which first compares the copied part with the source. For a block device, this needs --state.
