@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 use std::time::Duration;
 
+use claviger_engine::file_formats;
 use claviger_engine::volume::{ConversionKind, ConversionProgress, VolumeEncryption};
 use claviger_serve::key_process::locking;
 use claviger_serve::sessions::{Runtime, Session, SessionRecord, Status, escape};
@@ -106,13 +107,13 @@ impl Report for List {
                 line("file system", filesystem.clone())?;
             }
             line("format", record.format.clone())?;
-            line(
-                "cipher",
-                match &*record.cipher {
-                    VolumeEncryption::NONE => "none: not encrypted".to_owned(),
-                    cipher => format!("{cipher} in {} mode", record.mode),
-                },
-            )?;
+            match &*record.cipher {
+                // Each file of an encrypted folder has its own.
+                VolumeEncryption::NONE if file_formats::named(&record.format).is_ok_and(|format| format.encrypts()) => {
+                }
+                VolumeEncryption::NONE => line("cipher", "none: not encrypted".to_owned())?,
+                cipher => line("cipher", format!("{cipher} in {} mode", record.mode))?,
+            }
             let access = if record.read_only { ", read-only" } else { "" };
             line("size", format!("{}{access}", size::exact(record.size)))?;
             line("since", date(record.since.cast_signed()))?;

@@ -379,6 +379,17 @@ pub struct FolderFile {
     pub unfinished: &'static str,
 }
 
+/// Something stored that a tree does not show.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NotShown {
+    /// Its path in the folder.
+    pub path: PathBuf,
+    /// What is wrong with it, in a whole sentence.
+    pub what: String,
+    /// Whether it holds contents, which a copy lacks.
+    pub lost: bool,
+}
+
 /// What a name in the tree below stands for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NameRole {
@@ -490,12 +501,11 @@ pub trait FileKeys: Send + Sync {
         lower
     }
 
-    /// What is wrong with stored files and folders that the tree does not show, each with its path in the folder and in a whole
-    /// sentence. Called when every folder has been listed.
+    /// Stored files and folders that the tree does not show, and what is wrong with them. Called when every folder has been listed.
     ///
     /// # Errors
     /// Those of the tree below.
-    fn not_shown(&self) -> io::Result<Vec<(PathBuf, String)>> {
+    fn not_shown(&self) -> io::Result<Vec<NotShown>> {
         Ok(Vec::new())
     }
 

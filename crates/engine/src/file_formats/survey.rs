@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use super::stacked::Shown as ShownName;
-use super::{FileFacts, FileFormat, FileState, Stacked, StoredFile};
+use super::{FileFacts, FileFormat, FileState, NotShown, Stacked, StoredFile};
 use crate::error::{Error, ErrorKind, Result};
 use crate::trees::{Entry, HeldNode, Listing, Node, NodeKind, Tree};
 
@@ -86,7 +86,7 @@ impl FolderSurvey {
         // The stored files may be arranged in another way than they are shown.
         walk.lower = walk.upper.map_or(walk.lower, Stacked::lower);
         walk.folder(walk.lower.root(), Path::new("/"), &mut Vec::new())?;
-        for (path, what) in walk.upper.map_or_else(|| Ok(Vec::new()), Stacked::not_shown)? {
+        for NotShown { path, what, .. } in walk.upper.map_or_else(|| Ok(Vec::new()), Stacked::not_shown)? {
             walk.wrong(&Path::new("/").join(path), what);
         }
         Ok(walk.survey)
@@ -220,7 +220,8 @@ impl Walk<'_> {
         };
         let survey = &mut self.survey;
         survey.files += 1;
-        survey.bytes = survey.bytes.saturating_add(facts.size.unwrap_or(0));
+        let by_key = self.upper.and_then(|upper| Some(upper.attributes(file).ok()?.size));
+        survey.bytes = survey.bytes.saturating_add(facts.size.or(by_key).unwrap_or(0));
         survey.clear += u64::from(facts.state == FileState::Clear);
         for key in &facts.keys {
             *survey.keys.entry(key.clone()).or_default() += 1;

@@ -45,6 +45,9 @@ pub fn copy(
 ) -> Result<CopyProgress> {
     let mut copying = Copying { from, to, each, left, links: HashMap::new(), done: CopyProgress::default() };
     copying.folder(from.root(), to.root(), Path::new("/"), 0)?;
+    for (path, why) in from.lost()? {
+        (copying.left)(&Path::new("/").join(path), why)?;
+    }
     to.flush()?;
     Ok(copying.done)
 }

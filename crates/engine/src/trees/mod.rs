@@ -289,6 +289,15 @@ pub trait Tree: Send + Sync {
         Ok(Listing { entries: self.list(folder)?, left_out: Vec::new() })
     }
 
+    /// What is stored and holds contents, although no listing leads to it, by its path as it is stored. For copies, when every
+    /// folder has been listed.
+    ///
+    /// # Errors
+    /// Those of [`Tree::list`].
+    fn lost(&self) -> io::Result<Vec<(std::path::PathBuf, Error)>> {
+        Ok(Vec::new())
+    }
+
     /// Reads from offset `offset` of a file. Returns fewer bytes than requested only at the end of the file.
     ///
     /// # Errors

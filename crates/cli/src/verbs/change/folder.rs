@@ -1,11 +1,13 @@
 //! `claviger change` for an encrypted folder: seals its unchanged key with another password.
 
 use std::io::{self, Write};
+use std::path::Path;
 
 use claviger_engine::file_formats::{FileFormat, ecryptfs};
 use claviger_engine::internal::files;
 use claviger_engine::store::Access;
-use claviger_engine::{Credential, Error, ErrorKind, Result, Secret};
+use claviger_engine::trees::host::HostFolder;
+use claviger_engine::{Credential, Error, ErrorKind, Result, Secret, Verdict};
 use serde::Serialize;
 
 use crate::opening::OpenArgs;
@@ -24,6 +26,9 @@ struct Changed {
     format: &'static str,
     /// The files that were written.
     written: Vec<String>,
+    /// Whether the file was missing before.
+    #[serde(skip)]
+    lost: bool,
 }
 
 /// Changes the password of the folder, or of the file with its wrapped passphrase.
@@ -50,6 +55,10 @@ fn in_folder(
     let at = |e: Error| e.in_format(format.name()).at(&open.path);
     let found = open.find_folder(Access::ReadWrite, None)?;
     let (lower, _) = found.locked.stored_files().ok_or_else(|| at(Error::misuse("not a folder")))?;
+    let lost = !open.path.join(key_file).exists();
+    if lost {
+        must_be_the_whole_folder(format, &open.path)?;
+    }
     let mut credentials = found.credentials()?;
     // Before anybody thinks of a new password.
     credentials.open(|credentials| format.unlock(lower, &found.with(credentials)).map(drop)).map_err(at)?;
@@ -57,7 +66,20 @@ fn in_folder(
     let password = only_password(format, &fresh)?;
     format.change_passphrase(&**lower, password, &found.with(&credentials)).map_err(at)?;
     let path = FileName::path(&open.path);
-    output::print(&Changed { path, format: format.name(), written: vec![key_file.to_owned()] }, json)
+    output::print(&Changed { path, format: format.name(), written: vec![key_file.to_owned()], lost }, json)
+}
+
+/// Refuses a folder inside another one of its format: a key file in it would be that of no folder.
+fn must_be_the_whole_folder(format: &dyn FileFormat, path: &Path) -> Result<()> {
+    let whole = path.canonicalize().map_err(|e| Error::from(e).at(path))?;
+    for above in whole.ancestors().skip(1) {
+        let Ok(folder) = HostFolder::open(above, Access::ReadOnly) else { continue };
+        if matches!(format.glance(&folder), Ok(Verdict::Yes(_) | Verdict::Possible(_))) {
+            let what = format!("it is only a part of the {} folder {}", format.name(), above.display());
+            return Err(Error::misuse(what).hint("Give that folder.").at(path));
+        }
+    }
+    Ok(())
 }
 
 /// Rewraps the passphrase in the file beside the folder, or in the file that the options name. The current password unwraps it;
@@ -100,7 +122,7 @@ fn beside(found: FoundFolder<'_>, open: &OpenArgs, new: &NewCredentialArgs, json
     // Verifies the new file as the next reader will use it.
     ecryptfs::unwrap_passphrase(&ecryptfs::read_wrapped(&file)?, new).map_err(|e| e.at(&file))?;
     let path = FileName::path(&open.path);
-    output::print(&Changed { path, format: "eCryptfs", written: vec![file.display().to_string()] }, json)
+    output::print(&Changed { path, format: "eCryptfs", written: vec![file.display().to_string()], lost: false }, json)
 }
 
 fn passphrase(credentials: &[Credential]) -> Result<&Secret> {
@@ -117,6 +139,10 @@ fn is_of(signatures: &[String], passphrase: &Secret) -> Result<bool> {
 
 impl Report for Changed {
     fn text(&self, out: &mut dyn Write) -> io::Result<()> {
+        if self.lost {
+            writeln!(out, "{}: the new password opens the folder.", self.path)?;
+            return writeln!(out, "Written: {}, which was missing. The files are unchanged.", self.written.join(", "));
+        }
         writeln!(out, "{}: now only the new password opens the folder.", self.path)?;
         writeln!(out, "Written: {}. The files and their keys are unchanged.", self.written.join(", "))?;
         writeln!(out, "Older copies of that file still open the folder with the old password.")

@@ -13,7 +13,7 @@ use std::rc::Rc;
 
 use claviger_engine::internal::files::{rename_new, sync_folder};
 use claviger_engine::store::Access;
-use claviger_engine::trees::{Entry, HeldNode, NewNode, Node, NodeKind, OpenFile, Renaming, Use};
+use claviger_engine::trees::{Entry, HeldNode, NewNode, Node, NodeKind, OpenFile, Renaming, Tree, Use};
 use claviger_engine::{Error, ErrorKind};
 use serde::Serialize;
 
@@ -307,6 +307,12 @@ fn out(args: &Args, opened: &Inside, from: &[OsString], to: &Path) -> anyhow::Re
         }
     }
     let Plan { mut items, mut copied, .. } = plan;
+    let whole = args.recursive && from.iter().any(|path| Path::new(files::inside(path)).file_name().is_none());
+    if let Some(folder) = opened.folder.as_ref().filter(|_| whole) {
+        for (path, why) in folder.tree.lost().map_err(Error::from)? {
+            copied.left_out.add(Path::new("/").join(path).as_os_str(), why)?;
+        }
+    }
     links_last(&mut items);
     // Sizes in a damaged file system may be arbitrary.
     let all = items.iter().fold(0u64, |all, item| all.saturating_add(item.size));

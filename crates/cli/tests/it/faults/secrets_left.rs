@@ -61,7 +61,7 @@ cascade() { claviger create --quick --format TrueCrypt --hash SHA-512 --cipher S
 fat() { head -c 2M /dev/zero >fat; mkfs.vfat fat; claviger convert --raw-source --new-format TrueCrypt --new-hash SHA-512 --new-cipher AES --new-password-file pw fat v; }
 lower() { claviger convert --raw-source --new-format eCryptfs --new-password-file pw plain lower; }
 vault() { claviger convert --raw-source --new-format gocryptfs --new-password-file pw plain lower; }
-encfs_folder() { mkdir lower d; encfs --standard --extpass "cat $PWD/pw" "$PWD/lower" "$PWD/d"; cp -r plain/. d; fusermount -u d; }
+encfs_folder() { mkdir -p lower d; encfs --standard --extpass "cat $PWD/pw" "$PWD/lower" "$PWD/d"; cp -r plain/. d; fusermount -u d; }
 people() { for name in me friend; do claviger keyfile --efs --name $name --password-file pw $name.pfx; done; openssl pkcs12 -in me.pfx -nodes -passin file:pw -out me.pem; }
 cryptomator() { claviger convert --raw-source --new-format Cryptomator --new-password-file pw plain lower; }
 ntfs() { people; head -c 8M /dev/zero >v; mkntfs -F -Q -q v; ntfscp v plain/inner/large letter; }

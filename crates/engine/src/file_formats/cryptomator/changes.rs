@@ -2,7 +2,8 @@
 //!
 //! An entry with files in it is complete before it gets its name, and loses its name before its files. One that gets a name of
 //! another form is moved by its file: to an entry that is incomplete until then. So a program killed at any moment leaves each entry
-//! with its old or its new name, and at most something without a use, which listings and checks report.
+//! with its old or its new name, and at most something without a use, which checks report. Only a file that replaces a link, or the
+//! reverse, loses what it replaces first. Files that a sync program left in an entry are never removed with it.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -34,7 +35,7 @@ impl VaultTree {
         }
         let _alone = self.changing();
         let mut made = None;
-        let named = self.new_bundle(folder, name, new, |bundle| {
+        let named = self.new_bundle(folder, name, new, Part::File, |bundle| {
             made = Some(self.lower.create_open(bundle, Part::File.file(), new, usage)?);
             Ok(())
         });
@@ -49,7 +50,8 @@ impl VaultTree {
     pub(super) fn new_link(&self, folder: Node, name: &OsStr, target: &OsStr, new: &NewNode) -> io::Result<()> {
         check_new(name)?;
         let _alone = self.changing();
-        self.new_bundle(folder, name, new, |bundle| self.write(bundle, Part::Link.file(), target.as_bytes(), new))
+        let fill = |bundle| self.write(bundle, Part::Link.file(), target.as_bytes(), new);
+        self.new_bundle(folder, name, new, Part::Link, fill)
     }
 
     pub(super) fn new_folder(&self, folder: Node, name: &OsStr, new: &NewNode) -> io::Result<Node> {
@@ -59,7 +61,8 @@ impl VaultTree {
         let way = Way { parent: self.id(folder)?, name: name.to_owned() };
         let id = NameIv::new(uuid()?.as_bytes()).ok_or(io::ErrorKind::InvalidInput)?;
         let node = self.new_place(&id, new)?;
-        let made = self.new_bundle(folder, name, new, |bundle| self.write(bundle, Part::Folder.file(), &id, new));
+        let fill = |bundle| self.write(bundle, Part::Folder.file(), &id, new);
+        let made = self.new_bundle(folder, name, new, Part::Folder, fill);
         made.inspect_err(|_| {
             // Best effort: the original error is reported.
             let _ = self.remove_place(&id, node);
@@ -112,6 +115,7 @@ impl VaultTree {
         folder: Node,
         name: &OsStr,
         new: &NewNode,
+        part: Part,
         fill: impl FnOnce(Node) -> io::Result<()>,
     ) -> io::Result<()> {
         let entry = self.vault().entry_name(name);
@@ -122,7 +126,7 @@ impl VaultTree {
             fill(bundle.node())?;
             self.lower.rename(folder, &unfinished, folder, &entry, Renaming::Replace)
         };
-        finish().inspect_err(|_| self.discard(folder, &unfinished, bundle.node()))
+        finish().inspect_err(|_| self.discard_bundle(folder, &unfinished, bundle.node(), Some(part)))
     }
 
     fn unnamed_bundle(&self, folder: Node, new: &NewNode) -> io::Result<(OsString, Held<'_>)> {
@@ -152,7 +156,7 @@ impl VaultTree {
         };
         match self.lower.list(there.node()) {
             Ok(files) if files.iter().all(|file| file.name == NAME) => {
-                self.discard(folder, entry, there.node());
+                self.discard_bundle(folder, entry, there.node(), None);
                 Ok(())
             }
             _ => Err(io::ErrorKind::AlreadyExists.into()),
@@ -166,14 +170,14 @@ impl VaultTree {
         let entry = self.stored(folder, name)?;
         match (&entry.bundle, entry.part) {
             (None, _) => self.lower.remove(folder, &entry.name),
-            (Some(bundle), Part::Folder) => {
+            (Some(_), Part::Folder) => {
                 let (id, place) = self.own_folder(folder, name, &entry)?;
                 self.must_be_empty(place.node())?;
-                self.retire(folder, &entry.name, bundle.node(), || self.remove_place(&id, place.node()))?;
+                self.retire(folder, &entry, || self.remove_place(&id, place.node()))?;
                 self.ways().remove(&id);
                 Ok(())
             }
-            (Some(bundle), Part::File | Part::Link) => self.retire(folder, &entry.name, bundle.node(), || Ok(())),
+            (Some(_), Part::File | Part::Link) => self.retire(folder, &entry, || Ok(())),
         }
     }
 
@@ -193,31 +197,55 @@ impl VaultTree {
     }
 
     /// Takes its name from an entry, calls `then`, and removes it.
-    fn retire(
-        &self,
-        folder: Node,
-        name: &OsStr,
-        bundle: Node,
-        then: impl FnOnce() -> io::Result<()>,
-    ) -> io::Result<()> {
-        let known = |name: &OsStr| name == NAME || Part::ALL.iter().any(|part| name == part.file());
-        if !self.lower.list(bundle)?.iter().all(|file| known(&file.name)) {
-            return Err(io::ErrorKind::DirectoryNotEmpty.into());
-        }
+    fn retire(&self, folder: Node, entry: &Stored<'_>, then: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+        self.must_be_alone(entry)?;
         let unfinished = unfinished()?;
-        self.lower.rename(folder, name, folder, &unfinished, Renaming::Replace)?;
+        self.lower.rename(folder, &entry.name, folder, &unfinished, Renaming::Replace)?;
         // Best effort: the original error is reported.
-        then().inspect_err(|_| drop(self.lower.rename(folder, &unfinished, folder, name, Renaming::Keep)))?;
-        self.discard(folder, &unfinished, bundle);
+        then().inspect_err(|_| drop(self.rename_to_free((folder, &unfinished), (folder, &entry.name))))?;
+        self.discard(folder, &unfinished, entry, Some(entry.part));
         Ok(())
     }
 
-    /// Removes an entry without a name, and what is in it. If that fails, a listing reports it.
-    fn discard(&self, folder: Node, name: &OsStr, bundle: Node) {
-        for file in Part::ALL.map(Part::file).into_iter().chain([OsStr::new(NAME)]) {
+    /// Fails if an entry holds anything besides its own files: it may be somebody's.
+    fn must_be_alone(&self, entry: &Stored<'_>) -> io::Result<()> {
+        let Some(bundle) = &entry.bundle else { return Ok(()) };
+        let own = |name: &OsStr| name == NAME || name == entry.part.file();
+        let listing = self.lower.list_all(bundle.node())?;
+        match listing.left_out.is_empty() && listing.entries.iter().all(|file| own(&file.name)) {
+            true => Ok(()),
+            false => Err(io::ErrorKind::DirectoryNotEmpty.into()),
+        }
+    }
+
+    /// Removes what is left of an entry: under this name, and with this file if that is still there.
+    fn discard(&self, folder: Node, name: &OsStr, entry: &Stored<'_>, part: Option<Part>) {
+        if let Some(bundle) = &entry.bundle {
+            self.discard_bundle(folder, name, bundle.node(), part);
+        }
+    }
+
+    /// Removes a folder that is no entry, and these files in it. If it holds anything else, it stays, and a check reports it.
+    fn discard_bundle(&self, folder: Node, name: &OsStr, bundle: Node, part: Option<Part>) {
+        for file in part.map(Part::file).into_iter().chain([OsStr::new(NAME)]) {
             let _ = self.lower.remove(bundle, file);
         }
         let _ = self.lower.remove(folder, name);
+    }
+
+    /// Renames to a name that is free. Some file systems cannot refuse to replace another one: they are asked for it first.
+    fn rename_to_free(&self, from: (Node, &OsStr), to: (Node, &OsStr)) -> io::Result<()> {
+        match self.lower.rename(from.0, from.1, to.0, to.1, Renaming::Keep) {
+            Err(e) if matches!(e.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported) => {
+                match Held::lookup(&*self.lower, to.0, to.1) {
+                    Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                        self.lower.rename(from.0, from.1, to.0, to.1, Renaming::Replace)
+                    }
+                    there => there.and(Err(io::ErrorKind::AlreadyExists.into())),
+                }
+            }
+            renamed => renamed,
+        }
     }
 
     /// Removes the empty folder for the entries of the one with this ID. If that fails, it is as before.
@@ -256,6 +284,7 @@ impl VaultTree {
         let _alone = self.changing();
         let moved = self.stored(from.0, from.1)?;
         self.must_stay_outside(from, &moved, to.0)?;
+        self.flush_written()?;
         let there = match self.stored(to.0, to.1) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => None,
             // It may be the rest of an interrupted move.
@@ -308,29 +337,37 @@ impl VaultTree {
     fn move_to_free(&self, from: (Node, &OsStr), moved: &Stored<'_>, to: (Node, &OsStr)) -> io::Result<()> {
         let entry = self.vault().entry_name(to.1);
         if !ends(&entry, SHORTENED) && !ends(&moved.name, SHORTENED) {
-            return self.lower.rename(from.0, &moved.name, to.0, &entry, Renaming::Keep);
+            return self.rename_to_free((from.0, &moved.name), (to.0, &entry));
         }
+        self.must_be_alone(moved)?;
         if !ends(&entry, SHORTENED) && moved.part == Part::File {
             self.move_file(from.0, moved, (to.0, &entry))?;
         } else {
-            let bundle = self.incomplete(to, &entry)?;
+            let bundle = self.incomplete(to, &entry, moved)?;
             let moving = self.move_file(from.0, moved, (bundle.node(), moved.part.file()));
-            moving.inspect_err(|_| self.discard(to.0, &entry, bundle.node()))?;
+            // Not the file: it may have been moved in spite of the error.
+            moving.inspect_err(|_| self.discard_bundle(to.0, &entry, bundle.node(), None))?;
         }
         self.drop_old(from.0, moved);
         Ok(())
     }
 
     /// Makes an entry that lacks its file, but not the whole name.
-    fn incomplete(&self, to: (Node, &OsStr), entry: &OsStr) -> io::Result<Held<'_>> {
-        let made = self.lower.make_folder(to.0, entry, &NewNode::default())?;
-        let bundle = Held::new(&*self.lower, made);
-        let named = self.write_whole_name(bundle.node(), entry, to.1, &NewNode::default()).and_then(|()| {
-            // The old name goes as soon as the file is here.
-            if ends(entry, SHORTENED) { self.lower.flush() } else { Ok(()) }
-        });
-        named.inspect_err(|_| self.discard(to.0, entry, bundle.node()))?;
+    fn incomplete(&self, to: (Node, &OsStr), entry: &OsStr, moved: &Stored<'_>) -> io::Result<Held<'_>> {
+        let new = NewNode { mode: None, owner: self.lower.attributes(moved.file.node())?.owner };
+        let bundle = Held::new(&*self.lower, self.lower.make_folder(to.0, entry, &new)?);
+        // The old name goes as soon as the file is here.
+        let named = self.write_whole_name(bundle.node(), entry, to.1, &new).and_then(|()| self.flush_written());
+        named.inspect_err(|_| self.discard_bundle(to.0, entry, bundle.node(), None))?;
         Ok(bundle)
+    }
+
+    /// Makes files durable that were written beside contents: without them, names that depend on them are lost.
+    pub(super) fn flush_written(&self) -> io::Result<()> {
+        if !self.unsynced.swap(false, Ordering::AcqRel) {
+            return Ok(());
+        }
+        self.lower.flush().inspect_err(|_| self.unsynced.store(true, Ordering::Release))
     }
 
     /// Moves the file that makes an entry what it is. One that is there is replaced.
@@ -343,9 +380,7 @@ impl VaultTree {
 
     /// Removes what is left of an entry whose file was moved.
     fn drop_old(&self, folder: Node, moved: &Stored<'_>) {
-        if let Some(bundle) = &moved.bundle {
-            self.discard(folder, &moved.name, bundle.node());
-        }
+        self.discard(folder, &moved.name, moved, None);
     }
 
     fn replace(
@@ -359,13 +394,18 @@ impl VaultTree {
             None => (to.0, &*there.name),
             Some(bundle) => (bundle.node(), there.part.file()),
         };
+        self.must_be_alone(moved)?;
         match (moved.part, there.part) {
             (Part::Folder, Part::Folder) => {
                 let (id, old) = self.own_folder(to.0, to.1, there)?;
                 self.must_be_empty(old.node())?;
-                self.move_file(from.0, moved, place)?;
-                // If that fails, a check reports it.
-                let _ = self.remove_place(&id, old.node());
+                let of = self.lower.attributes(old.node())?;
+                self.remove_place(&id, old.node())?;
+                self.move_file(from.0, moved, place).inspect_err(|_| {
+                    // Best effort: the original error is reported.
+                    let new = NewNode { mode: of.mode, owner: of.owner };
+                    let _ = self.new_place(&id, &new).map(|node| self.lower.forget(node, 1));
+                })?;
                 self.ways().remove(&id);
             }
             (Part::Folder, _) => return Err(io::ErrorKind::NotADirectory.into()),
@@ -385,13 +425,14 @@ impl VaultTree {
         to: (Node, &OsStr),
         there: &Stored<'_>,
     ) -> io::Result<()> {
+        self.must_be_alone(there)?;
         let unfinished = unfinished()?;
-        self.lower.rename(to.0, &there.name, to.0, &unfinished, Renaming::Keep)?;
+        self.rename_to_free((to.0, &there.name), (to.0, &unfinished))?;
         let moving = self.move_to_free(from, moved, to);
         // Best effort: the original error is reported.
-        moving.inspect_err(|_| drop(self.lower.rename(to.0, &unfinished, to.0, &there.name, Renaming::Keep)))?;
+        moving.inspect_err(|_| drop(self.rename_to_free((to.0, &unfinished), (to.0, &there.name))))?;
         match &there.bundle {
-            Some(bundle) => self.discard(to.0, &unfinished, bundle.node()),
+            Some(_) => self.discard(to.0, &unfinished, there, Some(there.part)),
             None => self.lower.remove(to.0, &unfinished)?,
         }
         Ok(())

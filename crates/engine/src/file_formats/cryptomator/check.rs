@@ -4,9 +4,10 @@ use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::tree::{DATA, DIR_ID, Held, NAME, Part, VaultTree, subfolder};
+use super::is_of_root;
+use super::tree::{DATA, DIR_ID, Held, NAME, Part, VaultTree, subfolder, why_foreign};
 use super::vault::{SHORTENED, WHOLE, ends};
-use crate::file_formats::{NameIv, StoredFolder};
+use crate::file_formats::{NameIv, NotShown, StoredFolder};
 use crate::trees::{Entry, Node, NodeKind};
 
 /// The most names of a lost folder that are told.
@@ -22,7 +23,7 @@ enum Backup {
 /// What was found so far.
 #[derive(Default)]
 struct Findings {
-    wrong: Vec<(PathBuf, String)>,
+    wrong: Vec<NotShown>,
     /// Whether any folder has a `dirid.c9r`, and those that have none.
     backups: bool,
     without: Vec<PathBuf>,
@@ -30,15 +31,21 @@ struct Findings {
 
 impl Findings {
     fn add(&mut self, path: &Path, what: impl Into<String>) {
-        self.wrong.push((path.to_owned(), what.into()));
+        self.wrong.push(NotShown { path: path.to_owned(), what: what.into(), lost: false });
+    }
+
+    /// Adds something that holds contents.
+    fn add_lost(&mut self, path: &Path, what: impl Into<String>) {
+        self.wrong.push(NotShown { path: path.to_owned(), what: what.into(), lost: true });
     }
 }
 
 impl VaultTree {
     /// Folders that nothing leads to, their missing `dirid.c9r`, and whatever else is stored between folders and entries. Every
     /// folder must have been listed.
-    pub(super) fn not_shown(&self) -> io::Result<Vec<(PathBuf, String)>> {
+    pub(super) fn not_shown(&self) -> io::Result<Vec<NotShown>> {
         let mut found = Findings::default();
+        self.check_beside(&mut found)?;
         let reached: HashMap<[String; 2], NameIv> = {
             let ways = self.ways();
             ways.keys().chain([&NameIv::default()]).map(|id| (self.vault().place(id), *id)).collect()
@@ -53,16 +60,34 @@ impl VaultTree {
                 let here = [&first, &second].map(|entry| entry.name.to_string_lossy().into_owned());
                 match reached.get(&here) {
                     Some(id) => self.check_folder(place.node(), id, &path, &mut found)?,
-                    None => found.add(&path, self.lost(place.node(), &here)?),
+                    None => self.add_lost_folder(place.node(), &here, &path, &mut found)?,
                 }
             }
         }
         // Cryptomator before 1.7 made none.
         if found.backups {
             let missing = "Its dirid.c9r is missing, which would tell whose folder it is if its dir.c9r were lost.";
-            found.wrong.extend(found.without.into_iter().map(|path| (path, missing.to_owned())));
+            for path in std::mem::take(&mut found.without) {
+                found.add(&path, missing);
+            }
         }
         Ok(found.wrong)
+    }
+
+    /// Finds what does not belong beside the folders of the vault.
+    fn check_beside(&self, found: &mut Findings) -> io::Result<()> {
+        let beside = self.lower.list_all(self.lower.root())?;
+        for name in beside.left_out {
+            found.add(Path::new(&name.name), format!("It cannot be read: {}.", name.why.kind));
+        }
+        for entry in beside.entries {
+            match entry.kind {
+                NodeKind::File if is_of_root(&entry.name) => {}
+                NodeKind::Folder if entry.name == DATA => {}
+                _ => found.add(Path::new(&entry.name), sentence(why_foreign(&entry.name))),
+            }
+        }
+        Ok(())
     }
 
     /// The folders in a folder in which only folders belong.
@@ -117,34 +142,41 @@ impl VaultTree {
             let is_part = Part::ALL.iter().any(|part| file.name == part.file() && (shortened || *part != Part::File));
             parts += usize::from(is_part);
             if !(is_part || shortened && file.name == NAME) {
-                found.add(
+                found.add_lost(
                     &path.join(&file.name),
                     "It does not belong here: a sync program may have kept another version.",
                 );
             }
         }
         if parts > 1 {
-            found
-                .add(path, "It holds more than one of dir.c9r, symlink.c9r and contents.c9r: only the first is shown.");
+            let what = "It holds more than one of dir.c9r, symlink.c9r and contents.c9r: only the first is shown.";
+            found.add_lost(path, what);
         }
         Ok(())
     }
 
-    /// What is said of a folder that nothing leads to. `here` is its place.
-    fn lost(&self, place: Node, here: &[String; 2]) -> io::Result<String> {
+    /// Adds a folder that nothing leads to. `here` is its place.
+    fn add_lost_folder(&self, place: Node, here: &[String; 2], path: &Path, found: &mut Findings) -> io::Result<()> {
         let of = StoredFolder { tree: &*self.lower, folder: place };
         let backup = of.read(DIR_ID.as_ref(), self.vault().most_small()).ok().flatten();
         let id = backup.and_then(|stored| self.vault().open_small(&stored)).and_then(|id| NameIv::new(&id));
         let entries: Vec<_> = self.lower.list(place)?.into_iter().filter(|entry| entry.name != DIR_ID).collect();
         let count = match entries.len() {
-            0 => return Ok("Nothing leads to this folder, and it is empty: it can be removed.".to_owned()),
+            0 => {
+                found.add(
+                    path,
+                    "Nothing leads to this folder, and it is empty. Once everything is in sync, it can be removed.",
+                );
+                return Ok(());
+            }
             1 => "1 entry".to_owned(),
             more => format!("{more} entries"),
         };
         let Some(id) = id else {
-            return Ok(format!(
-                "Nothing leads to this folder. It holds {count}, whose names do not decrypt without its ID."
-            ));
+            let what =
+                format!("Nothing leads to this folder. It holds {count}, whose names do not decrypt without its ID.");
+            found.add_lost(path, what);
+            return Ok(());
         };
         let right = self.vault().place(&id);
         let moved = if right == *here { String::new() } else { format!(" It belongs at {DATA}/{}.", right.join("/")) };
@@ -152,6 +184,15 @@ impl VaultTree {
         let names: Vec<_> = entries.iter().filter_map(plain).take(TOLD).collect();
         let id = String::from_utf8_lossy(&id).into_owned();
         let names = names.join(", ");
-        Ok(format!("Nothing leads to this folder, with the ID {id:?}.{moved} It holds {count}, among them: {names}."))
+        let what =
+            format!("Nothing leads to this folder, with the ID {id:?}.{moved} It holds {count}, among them: {names}.");
+        found.add_lost(path, what);
+        Ok(())
     }
+}
+
+/// A clause as a whole sentence.
+fn sentence(clause: &str) -> String {
+    let (first, rest) = clause.split_at(1);
+    format!("{}{rest}.", first.to_uppercase())
 }

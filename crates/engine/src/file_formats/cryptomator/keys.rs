@@ -3,7 +3,6 @@
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use rustix::io::Errno;
@@ -11,7 +10,7 @@ use rustix::io::Errno;
 use super::tree::{DIR_ID, VaultTree};
 use super::vault::WHOLE;
 use crate::error::Error;
-use crate::file_formats::{FileKeys, FileKind, NameIv, NameRole, StoredFile, StoredFolder, no_name};
+use crate::file_formats::{FileKeys, FileKind, NameIv, NameRole, NotShown, StoredFile, StoredFolder, no_name};
 use crate::trees::{Tree, damaged};
 
 /// The longest new name, in bytes: that of Unix. Names from other systems may be longer.
@@ -31,7 +30,7 @@ impl FileKeys for Keys {
         let mut header = vec![0; vault.header_size()];
         match of.tree.read_at(of.contents, 0, &mut header)? {
             0 => Ok(FileKind::Unfinished),
-            len if len < header.len() => Err(damaged("header", 0, "the file ends in its header")),
+            len if len < header.len() => Err(cut_header()),
             _ => {
                 let layout = vault.open_header(&header);
                 let layout = layout
@@ -43,7 +42,10 @@ impl FileKeys for Keys {
 
     /// Needs no header.
     fn size(&self, of: StoredFile<'_>) -> io::Result<Option<u64>> {
-        Ok(Some(self.tree.vault().size(of.tree.attributes(of.contents)?.size)))
+        match of.tree.attributes(of.contents)?.size {
+            stored if (1..self.tree.vault().header_size() as u64).contains(&stored) => Err(cut_header()),
+            stored => Ok(Some(self.tree.vault().size(stored))),
+        }
     }
 
     fn begin(&self, of: StoredFile<'_>) -> io::Result<FileKind> {
@@ -61,7 +63,7 @@ impl FileKeys for Keys {
         self.tree.clone()
     }
 
-    fn not_shown(&self) -> io::Result<Vec<(PathBuf, String)>> {
+    fn not_shown(&self) -> io::Result<Vec<NotShown>> {
         self.tree.not_shown()
     }
 
@@ -116,6 +118,10 @@ impl FileKeys for Keys {
         }
         self.tree.vault().seal_small(plain.as_bytes()).map(OsString::from_vec)
     }
+}
+
+fn cut_header() -> io::Error {
+    damaged("header", 0, "the file ends in its header")
 }
 
 /// The longest name that is looked for, in bytes (Linux, fs/fuse/fuse_i.h, `FUSE_NAME_MAX`).

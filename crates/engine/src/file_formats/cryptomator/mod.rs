@@ -34,7 +34,7 @@ use crate::credential::{Credential, FolderOptions, Unlock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::parameters::{Parameter, Takes};
 use crate::password_strength::GuessWork;
-use crate::trees::{HeldNode, NewNode, NodeKind, Renaming, Tree, Use};
+use crate::trees::{HeldNode, NewNode, Node, NodeKind, Renaming, Tree, Use};
 use crate::verdict::Verdict;
 use crate::{hex, random};
 
@@ -104,7 +104,7 @@ impl FileFormat for Cryptomator {
 
     fn owns(&self, name: &OsStr, in_root: bool) -> bool {
         let beside_contents = [DIR_ID, NAME].iter().any(|own| name == *own) || name == Part::Folder.file();
-        in_root && is_of_root(name) || beside_contents
+        in_root && (is_of_root(name) || name == DATA || left_over(name)) || beside_contents
     }
 
     fn verifies(&self) -> bool {
@@ -285,11 +285,7 @@ pub fn create(
     cipher: CipherCombo,
     with: &Unlock<'_>,
 ) -> Result<()> {
-    let entries = folder.list(folder.root())?;
-    let is_left_over = |name: &OsStr| name == CONFIG || name == DATA || left_over(name);
-    if entries.iter().any(|entry| !is_left_over(&entry.name)) || !is_unused(folder)? {
-        return Err(Error::misuse("the folder is not empty").hint("Give a new or an empty folder."));
-    }
+    must_be_unused(folder)?;
     // An empty vault of Cryptomator Hub has no key file either.
     if let Some(Err(e)) = read_own(folder, CONFIG)?.map(|bytes| Token::parse(&bytes))
         && matches!(e.kind, ErrorKind::Unsupported { .. })
@@ -298,6 +294,8 @@ pub fn create(
     }
     let (config, master) = (Config::new(cipher), random::secret(2 * KEY)?);
     let key_file = KeyFile::new().rewrapped(&master, passphrase, with)?;
+    // Somebody may have put something into it in the meantime.
+    must_be_unused(folder)?;
     remove_left_over(folder)?;
     let vault = Vault::new(config, &master, with.acceleration);
     make_root(folder, &vault)?;
@@ -318,9 +316,19 @@ fn make_root(lower: &(dyn Tree + 'static), vault: &Vault) -> Result<()> {
     write(lower, at, DIR_ID.as_ref(), &vault.seal_small(&[])?, &NewNode::default())
 }
 
-/// Whether a folder holds at most what an interrupted [`create`] leaves: folders, and one file that holds nothing.
+/// Fails if a folder holds more than an interrupted [`create`] leaves.
+fn must_be_unused(lower: &(dyn Tree + 'static)) -> Result<()> {
+    let entries = lower.list(lower.root())?;
+    let is_left_over = |name: &OsStr| name == CONFIG || name == DATA || left_over(name);
+    if entries.iter().any(|entry| !is_left_over(&entry.name)) || !is_unused(lower)? {
+        return Err(Error::misuse("the folder is not empty").hint("Give a new or an empty folder."));
+    }
+    Ok(())
+}
+
+/// Whether a vault's data are at most what an interrupted [`create`] leaves: folders, and one file that holds nothing.
 fn is_unused(lower: &(dyn Tree + 'static)) -> Result<bool> {
-    fn empty(lower: &(dyn Tree + 'static), folder: crate::trees::Node, depth: usize) -> io::Result<bool> {
+    fn empty(lower: &(dyn Tree + 'static), folder: Node, depth: usize) -> io::Result<bool> {
         for entry in lower.list(folder)? {
             let is_empty = match entry.kind {
                 NodeKind::Folder if depth < 2 => {
@@ -341,18 +349,25 @@ fn is_unused(lower: &(dyn Tree + 'static)) -> Result<bool> {
     }
 }
 
-/// Removes what an interrupted [`create`] left.
+/// Removes what an interrupted [`create`] left, and nothing else: a folder with anything else in it cannot be removed.
 fn remove_left_over(lower: &(dyn Tree + 'static)) -> Result<()> {
-    fn remove(lower: &(dyn Tree + 'static), folder: crate::trees::Node) -> io::Result<()> {
+    fn remove(lower: &(dyn Tree + 'static), folder: Node, depth: usize) -> io::Result<()> {
         for entry in lower.list(folder)? {
-            if entry.kind == NodeKind::Folder {
-                remove(lower, HeldNode::take(lower, folder, &entry)?.node())?;
+            let ours = match depth {
+                0 => entry.name == CONFIG || entry.name == DATA || left_over(&entry.name),
+                3 => entry.name == DIR_ID,
+                _ => entry.kind == NodeKind::Folder,
+            };
+            if ours && entry.kind == NodeKind::Folder {
+                remove(lower, HeldNode::take(lower, folder, &entry)?.node(), depth + 1)?;
             }
-            lower.remove(folder, &entry.name)?;
+            if ours {
+                lower.remove(folder, &entry.name)?;
+            }
         }
         Ok(())
     }
-    Ok(remove(lower, lower.root())?)
+    Ok(remove(lower, lower.root(), 0)?)
 }
 
 /// Gives a vault another passphrase. `with` opens it now.
@@ -391,13 +406,7 @@ fn replace_key_file(folder: &(dyn Tree + 'static), contents: &[u8], of: NewNode)
 }
 
 /// Writes a new file, durably.
-fn write(
-    lower: &(dyn Tree + 'static),
-    folder: crate::trees::Node,
-    name: &OsStr,
-    contents: &[u8],
-    new: &NewNode,
-) -> Result<()> {
+fn write(lower: &(dyn Tree + 'static), folder: Node, name: &OsStr, contents: &[u8], new: &NewNode) -> Result<()> {
     let usage = Use { read: true, write: true };
     let file = HeldNode::new(lower, lower.create_open(folder, name, new, usage)?);
     let written = lower.write_at(file.node(), 0, contents).and_then(|()| lower.sync(file.node(), false));

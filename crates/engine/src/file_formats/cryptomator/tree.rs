@@ -15,7 +15,7 @@ use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
@@ -39,6 +39,9 @@ pub(super) const NAME: &str = "name.c9s";
 
 /// How entries are called that are not finished yet, or that are being removed. No name of the format begins so.
 pub(super) const UNFINISHED: &str = "claviger.unfinished.";
+
+/// How marks of files that are in use end (cryptofs 2.10, Constants.java, `INUSE_FILE_SUFFIX`).
+const IN_USE: &str = ".c9u";
 
 /// The longest whole name (cryptofs, LongFileNameProvider.java, `MAX_FILENAME_BUFFER_SIZE`), and the longest ID, in bytes.
 const LONGEST_WHOLE: usize = 10 << 10;
@@ -275,22 +278,10 @@ impl VaultTree {
 
     // Listings
 
-    /// Adds what does not belong beside the folders of the vault.
-    fn list_beside(&self, to: &mut Listing) -> io::Result<()> {
-        let beside = self.lower.list_all(self.lower.root())?;
-        to.left_out.extend(beside.left_out);
-        for entry in beside.entries {
-            match entry.kind {
-                NodeKind::File if is_of_root(&entry.name) => {}
-                NodeKind::Folder if entry.name == DATA => {}
-                _ => to.left_out.push(left_out(&entry, no_name(why_foreign(&entry.name)))),
-            }
-        }
-        Ok(())
-    }
-
     fn list_entry(&self, folder: Node, id: NameIv, entry: Entry, to: &mut Listing) -> io::Result<()> {
         let listed = match entry.kind {
+            // Nothing to show: a mark of Cryptomator for a file that somebody has open.
+            NodeKind::File if ends(&entry.name, IN_USE) => return Ok(()),
             _ if !ends(&entry.name, WHOLE) && !ends(&entry.name, SHORTENED) => {
                 Err(damaged("entry", 0, why_foreign(&entry.name)))
             }
@@ -358,7 +349,7 @@ impl VaultTree {
 const NO_ENTRY: &str = "it is neither a file nor a folder, and Cryptomator stores nothing else";
 
 /// Why something is not shown that no name of the format has.
-fn why_foreign(name: &OsStr) -> &'static str {
+pub(super) fn why_foreign(name: &OsStr) -> &'static str {
     let begins = |start: &str| name.as_bytes().starts_with(start.as_bytes());
     match () {
         () if begins(UNFINISHED) => "it is left over from making, moving or removing something, and can be removed",
@@ -481,9 +472,6 @@ impl Tree for VaultTree {
         for entry in below.entries {
             self.list_entry(folder, id, entry, &mut listing)?;
         }
-        if folder == self.root.node() {
-            self.list_beside(&mut listing)?;
-        }
         Ok(listing)
     }
 
@@ -581,9 +569,7 @@ impl Tree for VaultTree {
     }
 
     fn sync(&self, node: Node, contents_only: bool) -> io::Result<()> {
-        if self.unsynced.swap(false, Ordering::AcqRel) {
-            self.lower.flush().inspect_err(|_| self.unsynced.store(true, Ordering::Release))?;
-        }
+        self.flush_written()?;
         self.lower.sync(node, contents_only)
     }
 

@@ -64,7 +64,7 @@ impl Keys {
         match of.tree.read_at(of.contents, 0, &mut header)? {
             0 => return Ok(None),
             HEADER => {}
-            _ => return Err(damaged("header", 0, "the file ends in its header")),
+            _ => return Err(cut_header()),
         }
         let by_path = match self.config.by_path {
             true => self.paths.chain(of.tree, of.file).ok_or_else(|| {
@@ -85,6 +85,10 @@ impl Keys {
     }
 }
 
+fn cut_header() -> io::Error {
+    damaged("header", 0, "the file ends in its header")
+}
+
 impl FileKeys for Keys {
     fn layout(&self, of: StoredFile<'_>) -> io::Result<FileKind> {
         Ok(self.iv(of)?.map_or(FileKind::Unfinished, |iv| FileKind::Sealed(self.layout_of(iv))))
@@ -93,7 +97,10 @@ impl FileKeys for Keys {
     /// Needs no header.
     fn size(&self, of: StoredFile<'_>) -> io::Result<Option<u64>> {
         let stored = of.tree.attributes(of.contents)?.size;
-        Ok(Some(self.layout_of(0).size(stored)))
+        match (1..self.config.header() as u64).contains(&stored) {
+            true => Err(cut_header()),
+            false => Ok(Some(self.layout_of(0).size(stored))),
+        }
     }
 
     fn begin(&self, _of: StoredFile<'_>) -> io::Result<FileKind> {

@@ -163,8 +163,8 @@ fn read_config(lower: &(dyn Tree + 'static)) -> Result<Config> {
         Err(e) if e.kind() == io::ErrorKind::NotFound => {
             let what = format!("not a gocryptfs folder: no {CONFIG} in it");
             Err(Error::new(ErrorKind::NotThisFormat(what)).hint(
-                "If it was one, look for a copy of that file in a backup. Without it, only the master key opens the folder: --format \
-                 gocryptfs --volume-key-file FILE",
+                "If it was one, look for a copy of that file in a backup. Without it, only the master key opens the folder, with \
+                 --volume-key-file and --format.",
             ))
         }
         read => match read? {

@@ -15,8 +15,8 @@ use rustix::io::Errno;
 use names::Names;
 pub(crate) use names::Shown;
 
-use super::{FileKeys, FileKind, FileLayout, Salvage, StoredFile};
-use crate::error::Result;
+use super::{FileKeys, FileKind, FileLayout, NotShown, Salvage, StoredFile};
+use crate::error::{Error, Result};
 use crate::key_process::folder::{FolderKeys, KeylessFolder};
 use crate::store::{Counters, Store, Traffic};
 use crate::trees::{
@@ -190,7 +190,7 @@ impl Stacked {
     }
 
     /// See [`FileKeys::not_shown`].
-    pub(super) fn not_shown(&self) -> io::Result<Vec<(PathBuf, String)>> {
+    pub(super) fn not_shown(&self) -> io::Result<Vec<NotShown>> {
         self.keys.not_shown()
     }
 
@@ -583,6 +583,13 @@ impl Tree for Stacked {
 
     fn list_all(&self, folder: Node) -> io::Result<Listing> {
         self.listing(folder)
+    }
+
+    fn lost(&self) -> io::Result<Vec<(PathBuf, Error)>> {
+        let lost = self.keys.not_shown()?.into_iter().filter(|not_shown| not_shown.lost);
+        Ok(lost
+            .map(|NotShown { path, what, .. }| (path, damaged("folder", 0, what.trim_end_matches('.')).into()))
+            .collect())
     }
 
     fn read_at(&self, node: Node, offset: u64, out: &mut [u8]) -> io::Result<usize> {

@@ -231,6 +231,20 @@ fn a_vault_whose_creation_was_killed_is_created_again() {
 }
 
 #[test]
+fn what_appears_in_the_folder_while_a_vault_is_created_stays() {
+    let vault = tempfile::tempdir().expect("a folder");
+    let photo = vault.path().join("Photos/one");
+    let may_take = |_| {
+        fs::create_dir_all(photo.parent().expect("one")).and_then(|()| fs::write(&photo, "a photo")).expect("written");
+        Ok(())
+    };
+    let with = Unlock { may_take: Some(&may_take), ..Unlock::with(&[]) };
+    let created = cryptomator::create(&*host(vault.path()), &secret(PASSPHRASE), CipherCombo::SivGcm, &with);
+    assert!(matches!(created.expect_err("refused").kind, ErrorKind::Misuse(_)));
+    assert_eq!(fs::read(&photo).expect("it stays"), b"a photo");
+}
+
+#[test]
 fn an_empty_vault_of_a_hub_is_not_created_again() {
     let vault = tempfile::tempdir().expect("a folder");
     create(vault.path(), CipherCombo::SivGcm);

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use claviger_engine::file_formats::{self, Stacked, cryptomator::CipherCombo};
-use claviger_engine::trees::{HeldNode, NewNode, Node, NodeKind, Tree, find};
+use claviger_engine::trees::{self, HeldNode, NewNode, Node, NodeKind, Renaming, Tree, find};
 use claviger_engine::{Credential, Error, ErrorKind, Unlock};
 use claviger_testkit::random::Random;
 use serde_json::{Value, json};
@@ -257,6 +257,65 @@ fn incomplete_entries_are_named() {
 }
 
 #[test]
+fn what_a_sync_program_left_in_an_entry_is_never_removed_with_it() {
+    let sample = Sample::new(CipherCombo::SivGcm);
+    let tree = open(sample.path());
+    let (root, long, longer) = (tree.root(), "long".repeat(50), "longer".repeat(40));
+    tree.make_link(root, name("other"), name("file"), &NEW).map(|node| tree.forget(node, 1)).expect("made");
+    let rename = |from: &str, to: &str| tree.rename(root, name(from), root, name(to), Renaming::Replace);
+    for left in ["dir.c9r (conflicted copy)", "contents.c9r.part", "symlink.c9r.part"] {
+        for bundle in [&sample.long, &sample.link] {
+            fs::write(bundle.join(left), "somebody's").expect("written");
+        }
+        for refused in [
+            tree.remove(root, name(&long)),
+            tree.remove(root, name("link")),
+            rename(&long, "short"),
+            rename("link", &longer),
+            rename("other", &long),
+        ] {
+            assert_eq!(refused.expect_err("refused").kind(), Kind::DirectoryNotEmpty);
+        }
+        for bundle in [&sample.long, &sample.link] {
+            assert_eq!(fs::read(bundle.join(left)).expect("it stays"), b"somebody's");
+            fs::remove_file(bundle.join(left)).expect("removed");
+        }
+    }
+    assert!(read(&tree, find(&tree, name(&long)).expect("there")) == noise(100, 1));
+}
+
+#[test]
+fn copies_report_what_is_stored_and_not_shown() {
+    let lost = |sample: &Sample| {
+        let (copy, mut lost) = (tempfile::tempdir().expect("a folder"), Vec::new());
+        let to = host(copy.path());
+        let mut left = |path: &Path, why: Error| {
+            lost.push((path.to_owned(), why.kind.to_string()));
+            Ok(())
+        };
+        trees::copy::copy(&open(sample.path()), &*to, &mut |_| Ok(()), &mut left).expect("copied");
+        lost
+    };
+    let sample = Sample::new(CipherCombo::SivGcm);
+    assert_eq!(lost(&sample), []);
+    // Nothing of the vault.
+    fs::write(sample.path().join(".DS_Store"), "").expect("written");
+    fs::write(sample.root.join("file.c9u"), "").expect("written");
+    assert_eq!(lost(&sample), []);
+    fs::copy(&sample.file, sample.long.join("symlink.c9r")).expect("copied");
+    fs::remove_dir_all(&sample.folder).expect("removed");
+    change(&sample.file, |bytes| bytes.truncate(30));
+    let lost = lost(&sample);
+    for (path, word) in [
+        (last(&sample.long), "more than one"),
+        (last(&sample.place), "among them: inner"),
+        (Path::new("/file"), "header"),
+    ] {
+        assert!(lost.iter().any(|(at, why)| at.ends_with(path) && why.contains(word)), "{word}: {lost:#?}");
+    }
+}
+
+#[test]
 fn folders_that_are_missing_moved_or_renamed_are_named() {
     let sample = Sample::new(CipherCombo::SivGcm);
     let above = sample.place.parent().expect("one");
@@ -341,9 +400,7 @@ fn a_folder_is_shown_once_and_never_in_itself() {
     let tree = open(sample.path());
     let first = find(&tree, name("folder")).expect("found");
     let other = open(sample.path());
-    other
-        .rename(other.root(), name("folder"), other.root(), name("moved"), claviger_engine::trees::Renaming::Keep)
-        .expect("renamed");
+    other.rename(other.root(), name("folder"), other.root(), name("moved"), Renaming::Keep).expect("renamed");
     assert_eq!(find(&tree, name("moved")).expect("found"), first);
     assert_eq!(find(&tree, name("folder")).expect_err("gone").kind(), Kind::NotFound);
 }
