@@ -356,7 +356,7 @@ impl Default for NewFolder {
 const LONGEST_NAME: usize = 255;
 
 /// The shortest limit for names: shortened ones have 62 bytes and more (gocryptfs(1), `-longnamemax`).
-const LEAST_LONGEST_NAME: u8 = 62;
+pub(super) const LEAST_LONGEST_NAME: u8 = 62;
 
 impl NewFolder {
     /// The default with the cipher and the names that the options ask for.

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use claviger_crypto::Secret;
 pub use config::{CONFIG, ContentCipher, NameEncryption, NewFolder};
 
-use self::config::{Config, KEY, MOST, NEW_CONFIG};
+use self::config::{Config, KEY, LEAST_LONGEST_NAME, MOST, NEW_CONFIG};
 use self::keys::{FOLDER_FILE, Keys, Proof, SHORTENED, WHOLE};
 use super::{FileFacts, FileFormat, FileKeys, NameRole, StoredFile, StoredFolder};
 use crate::credential::{Credential, Unlock};
@@ -146,14 +146,40 @@ fn without_config(lower: &(dyn Tree + 'static), master: Secret, with: &Unlock<'_
         let found = Evidence::of(lower, &Keys::new(&config, &master, Proof::None, with.acceleration))?;
         // Names do not show the cipher.
         if found.blocks.right > 0 && best.as_ref().is_none_or(|(most, _)| found.balance() > *most) {
-            best = Some((found.balance(), config));
+            best = Some((found.balance(), new));
         }
     }
-    let Some((_, config)) = best else {
+    let Some((_, new)) = best else {
         let what = format!("{CONFIG} is missing, and the master key opens none of the first files");
         return Err(ErrorKind::WrongCredential(what).into());
     };
+    let limit = if new.names == NameEncryption::None { None } else { longest_name(lower) };
+    let config = NewFolder { longest_name: limit, ..new }.unsealed()?;
     Ok(Opened { config, master, proof: Proof::Tried })
+}
+
+/// The limit for names, if it is not the usual one: all whole names that files hold are longer.
+fn longest_name(lower: &(dyn Tree + 'static)) -> Option<u8> {
+    let (mut shortest, mut folders) = (u64::MAX, vec![None]);
+    while let Some(held) = folders.pop() {
+        let folder = held.as_ref().map_or(lower.root(), HeldNode::node);
+        // Skip folders that may not be read.
+        for entry in lower.list(folder).unwrap_or_default() {
+            let name = entry.name.as_encoded_bytes();
+            let is_whole = name.starts_with(SHORTENED.as_bytes()) && name.ends_with(WHOLE.as_bytes());
+            let Some(node) = HeldNode::take(lower, folder, &entry).ok() else { continue };
+            match entry.kind {
+                NodeKind::Folder => folders.push(Some(node)),
+                NodeKind::File if is_whole => {
+                    // A shorter name was never shortened.
+                    let size = lower.attributes(node.node()).map_or(u64::MAX, |of| of.size);
+                    shortest = shortest.min(if size > LEAST_LONGEST_NAME.into() { size } else { u64::MAX });
+                }
+                NodeKind::File | NodeKind::Link | NodeKind::Special => {}
+            }
+        }
+    }
+    u8::try_from(shortest - 1).ok().filter(|limit| *limit < u8::MAX)
 }
 
 /// The configuration of a folder.
