@@ -17,7 +17,7 @@ from pathlib import Path
 LISTINGS = Path(__file__).parent.parent / "docs" / "api"
 # Implementations that the compiler adds to every type, and parts that a trait's page repeats.
 LEFT_OUT = {"synthetic-implementations-list", "blanket-implementations-list", "implementors-list", "synthetic-implementors-list",
-            "foreign-impls", "deref-methods-list"}
+            "foreign-impls"}
 VOID = {"br", "hr", "img", "input", "link", "meta", "wbr", "source"}
 
 
@@ -38,7 +38,7 @@ class Page(HTMLParser):
         attributes = dict(attributes)
         classes = (attributes.get("class") or "").split()
         identity = attributes.get("id") or ""
-        silent = identity in LEFT_OUT or tag in ("summary", "script", "style") and "item-decl" in self.inside() or "since" in classes
+        silent = identity in LEFT_OUT or identity.startswith("deref-methods") or tag in ("summary", "script", "style") and "item-decl" in self.inside() or "since" in classes
         declares = self.text is None and not self.silent() and self.declares(tag, classes, identity)
         self.open.append((tag, "item-decl" if "item-decl" in classes else identity, silent, declares))
         if declares:
