@@ -38,7 +38,8 @@ class Page(HTMLParser):
         attributes = dict(attributes)
         classes = (attributes.get("class") or "").split()
         identity = attributes.get("id") or ""
-        silent = identity in LEFT_OUT or identity.startswith("deref-methods") or tag in ("summary", "script", "style") and "item-decl" in self.inside() or "since" in classes
+        left_out = identity in LEFT_OUT or identity.startswith("deref-methods")
+        silent = left_out or tag in ("summary", "script", "style") and "item-decl" in self.inside() or "since" in classes
         declares = self.text is None and not self.silent() and self.declares(tag, classes, identity)
         self.open.append((tag, "item-decl" if "item-decl" in classes else identity, silent, declares))
         if declares:

@@ -535,12 +535,7 @@ impl Tree for Stacked {
     }
 
     fn warnings(&self) -> Vec<String> {
-        let names = match self.left_out() {
-            0 => None,
-            1 => Some("1 name does not decrypt with this key and is not shown.".to_owned()),
-            more => Some(format!("{more} names do not decrypt with this key and are not shown.")),
-        };
-        self.lower.warnings().into_iter().chain(self.keys.warnings()).chain(names).collect()
+        self.lower.warnings().into_iter().chain(self.keys.warnings()).chain(self.name_warnings()).collect()
     }
 
     fn lookup(&self, folder: Node, name: &OsStr) -> io::Result<Node> {

@@ -32,7 +32,7 @@ const READABLE: u16 = 0o444;
 pub(super) struct Names {
     /// How many names were left out when a folder was last listed, by its number in the tree below. Its node changes if it is
     /// forgotten and found again.
-    left_out: Mutex<HashMap<u64, usize>>,
+    left_out: Mutex<HashMap<u64, LeftOutNames>>,
     /// Whether names that do not decrypt are shown as they are stored.
     shows_stored: AtomicBool,
     /// By the folder's node, until that is given back: its number could be another folder's afterwards.
@@ -57,6 +57,15 @@ impl Names {
     }
 }
 
+/// How many names of a folder were left out.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct LeftOutNames {
+    /// Those that do not decrypt.
+    undecrypted: usize,
+    /// Those that the tree below left out: what is stored under them is damaged or incomplete.
+    damaged: usize,
+}
+
 /// A stored name.
 struct Stored {
     /// The name of the node.
@@ -78,7 +87,35 @@ pub(crate) enum Shown {
 impl Stacked {
     /// How many names were left out of listings because they do not decrypt.
     pub fn left_out(&self) -> usize {
-        self.names.left_out.lock().unwrap_or_else(PoisonError::into_inner).values().sum()
+        self.all_left_out().undecrypted
+    }
+
+    fn all_left_out(&self) -> LeftOutNames {
+        let left_out = self.names.left_out.lock().unwrap_or_else(PoisonError::into_inner);
+        left_out.values().fold(LeftOutNames::default(), |all, of| LeftOutNames {
+            undecrypted: all.undecrypted + of.undecrypted,
+            damaged: all.damaged + of.damaged,
+        })
+    }
+
+    /// Warnings about names that were left out.
+    pub(super) fn name_warnings(&self) -> impl Iterator<Item = String> {
+        let LeftOutNames { undecrypted, damaged } = self.all_left_out();
+        let undecrypted = match undecrypted {
+            0 => None,
+            1 => Some("1 name does not decrypt with this key and is not shown.".to_owned()),
+            more => Some(format!("{more} names do not decrypt with this key and are not shown.")),
+        };
+        let damaged = match damaged {
+            0 => None,
+            1 => Some(
+                "1 file or folder is damaged or incomplete, and is not shown. claviger verify names it.".to_owned(),
+            ),
+            more => Some(format!(
+                "{more} files or folders are damaged or incomplete, and are not shown. claviger verify names them."
+            )),
+        };
+        [undecrypted, damaged].into_iter().flatten()
     }
 
     /// From now on shows names that do not decrypt as they are stored, for data rescue. A stored name that equals a decrypted name
@@ -207,6 +244,7 @@ impl Stacked {
     /// The entries of a folder, and the names that are left out.
     pub(super) fn listing(&self, folder: Node) -> io::Result<Listing> {
         let Listing { entries: stored, mut left_out } = self.lower.list_all(folder)?;
+        let mut some = LeftOutNames { undecrypted: 0, damaged: left_out.len() };
         if let Err(e) = self.name_iv(folder) {
             left_out.push(LeftOut {
                 name: OsString::new(),
@@ -225,24 +263,25 @@ impl Stacked {
         }
         let shown = self.names.shows_stored() && !without.is_empty();
         let taken: HashSet<_> = if shown { entries.iter().map(|e| e.name.clone()).collect() } else { HashSet::new() };
-        let mut some = 0;
         for (entry, why) in without {
             let listed = shown && !taken.contains(&entry.name);
             left_out.push(LeftOut { name: entry.name.clone(), kind: entry.kind, why, listed });
-            if listed { entries.push(entry) } else { some += 1 }
+            if listed { entries.push(entry) } else { some.undecrypted += 1 }
         }
         self.note_left_out(folder, some)?;
         Ok(Listing { entries, left_out })
     }
 
     /// Records how many names of a folder were left out.
-    fn note_left_out(&self, folder: Node, some: usize) -> io::Result<()> {
+    fn note_left_out(&self, folder: Node, some: LeftOutNames) -> io::Result<()> {
         let mut left_out = self.names.left_out.lock().unwrap_or_else(PoisonError::into_inner);
-        if some > 0 || !left_out.is_empty() {
+        let none = some == LeftOutNames::default();
+        if !none || !left_out.is_empty() {
             let number = self.lower.attributes(folder)?.number;
-            match some {
-                0 => left_out.remove(&number),
-                some => left_out.insert(number, some),
+            if none {
+                left_out.remove(&number)
+            } else {
+                left_out.insert(number, some)
             };
         }
         Ok(())

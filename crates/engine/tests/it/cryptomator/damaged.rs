@@ -246,6 +246,13 @@ fn incomplete_entries_are_named() {
     without(&sample.place.join("dirid.c9r"), &|| sample.only_problem(last(&sample.place), "dirid.c9r is missing"));
     // Who lost dir.c9r still knows whose folder it is.
     without(&sample.folder.join("dir.c9r"), &|| {
+        let tree = open(sample.path());
+        tree.list(tree.root()).expect("listed");
+        assert!(
+            tree.warnings().iter().any(|warning| warning.starts_with("1 file or folder is")),
+            "{:?}",
+            tree.warnings()
+        );
         sample.problem(last(&sample.folder), "Its name is folder");
         sample.problem(last(&sample.place), "It holds 1 entry, among them: inner");
     });
