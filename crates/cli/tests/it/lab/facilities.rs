@@ -56,6 +56,7 @@ fn each_format_of_ours_is_encrypted() {
     work(&Folder::new(), "16M", &["nbd/LUKS2", "nbd/VeraCrypt:AES-Twofish-Serpent"], true);
     let folders = ["files/eCryptfs", "files/eCryptfs:clear-names", "files/gocryptfs", "files/gocryptfs:AES-SIV"];
     work(&Folder::new(), "16M", &folders, true);
+    work(&Folder::new(), "16M", &["files/Cryptomator", "files/Cryptomator:SIV_CTRMAC"], true);
 }
 
 #[test]

@@ -53,7 +53,8 @@ pub const SWEEP: Preset = Preset {
 pub const FILES: Preset = Preset {
     quick: &["files/eCryptfs", "files/gocryptfs", "eCryptfs", "gocryptfs"],
     more: &[
-        "files/eCryptfs:clear-names", "files/gocryptfs:XChaCha20-Poly1305", "gocryptfs:xchacha", "EncFS", "EncFS:paranoia", "CryFS", "CryFS:aes-256-gcm",
+        "files/eCryptfs:clear-names", "files/gocryptfs:XChaCha20-Poly1305", "files/Cryptomator",
+        "gocryptfs:xchacha", "EncFS", "EncFS:paranoia", "CryFS", "CryFS:aes-256-gcm",
         "securefs", "fscrypt", "ntfs-3g",
     ],
     workloads: &[
