@@ -138,7 +138,10 @@ impl Explained {
         let checked = !beside.signatures.is_empty() || format.key_file().is_some();
         self.key_file = format.key_file();
         self.takes_key = format.takes().opens_with(Parameter::VolumeKey);
-        self.counts(&survey, checked);
+        // Some folders show what they hold only to those who have the key.
+        if format.opens() && (survey.files + survey.folders > 0 || self.key_file.is_none()) {
+            self.counts(&survey, checked);
+        }
         self.lies_beside(beside);
         let damaged = !survey.problems.is_empty();
         self.damaged(&survey.problems);
