@@ -123,7 +123,7 @@ mod tests {
         let (purpose, threat) = (EncryptionPurpose::FewFiles, Threat::Cloud);
         let answers = RecommendAnswers { purpose, share_with: Vec::new(), threat, root: true };
         let with = |losses: &[(&str, f64)]| recommend(&answers, &of(losses)).first.expect("an answer");
-        assert_eq!(with(&[]).name, "CryFS");
+        assert_eq!(with(&[]).name, "Cryptomator");
         let fast = with(&[("gocryptfs", 0.05), ("cryfs", 0.9)]);
         assert_eq!(fast.name, "gocryptfs");
         assert!(fast.reasons.iter().any(|r| r.points == 2 && r.text.contains("loses 5.0 %")), "{fast:?}");
