@@ -53,9 +53,9 @@ pub const SWEEP: Preset = Preset {
 pub const FILES: Preset = Preset {
     quick: &["files/eCryptfs", "files/gocryptfs", "eCryptfs", "gocryptfs"],
     more: &[
-        "files/eCryptfs:clear-names", "files/gocryptfs:XChaCha20-Poly1305", "files/Cryptomator",
-        "gocryptfs:xchacha", "EncFS", "EncFS:paranoia", "CryFS", "CryFS:aes-256-gcm",
-        "securefs", "fscrypt", "ntfs-3g",
+        "files/eCryptfs:clear-names", "files/gocryptfs:AES-SIV", "files/gocryptfs:XChaCha20-Poly1305", "files/Cryptomator",
+        "files/Cryptomator:SIV_CTRMAC", "gocryptfs:xchacha", "EncFS", "EncFS:paranoia", "CryFS", "CryFS:aes-256-gcm", "securefs",
+        "fscrypt", "ntfs-3g",
     ],
     workloads: &[
         "fio", "tree", "large-file", "small-files", "unpack", "compile", "gzip", "compilebench-like", "bonnie++",
