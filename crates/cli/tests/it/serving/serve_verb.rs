@@ -353,13 +353,13 @@ fn a_served_volume_needs_little_memory() {
     let folder = Folder::new();
     let volume = folder.volume("v.tc", "64M", &[]);
     let served = Served::start(["--password-file", &folder.password, "--socket", &folder.str("s"), &volume]);
-    // Its private memory: pages of the program's file are shared, and a debug build has more of them.
+    // Its private memory: pages of the program's file are shared. Its tables with addresses are not, and grow with the formats.
     let taken = || {
         let status = fs::read_to_string(format!("/proc/{}/status", served.pid)).expect("procfs");
         let line = status.lines().find_map(|l| l.strip_prefix("RssAnon:")).expect("a size");
         line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number")
     };
-    const MOST: u64 = 4_000;
+    const MOST: u64 = 4_300;
     let before = taken();
     let Some((read, said)) = qemu_io(&served.uri, "read 0 32M") else { return };
     assert!(read, "{said}");
