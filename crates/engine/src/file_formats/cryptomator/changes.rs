@@ -399,13 +399,9 @@ impl VaultTree {
             (Part::Folder, Part::Folder) => {
                 let (id, old) = self.own_folder(to.0, to.1, there)?;
                 self.must_be_empty(old.node())?;
-                let of = self.lower.attributes(old.node())?;
-                self.remove_place(&id, old.node())?;
-                self.move_file(from.0, moved, place).inspect_err(|_| {
-                    // Best effort: the original error is reported.
-                    let new = NewNode { mode: of.mode, owner: of.owner };
-                    let _ = self.new_place(&id, &new).map(|node| self.lower.forget(node, 1));
-                })?;
+                self.move_file(from.0, moved, place)?;
+                // If that fails, a check reports it.
+                let _ = self.remove_place(&id, old.node());
                 self.ways().remove(&id);
             }
             (Part::Folder, _) => return Err(io::ErrorKind::NotADirectory.into()),
