@@ -649,6 +649,11 @@ fn no_name(what: &str) -> Error {
     ErrorKind::Malformed { field: "name", offset: 0, what: what.into() }.into()
 }
 
+/// The error for a file that was cut short in its header.
+fn cut_header() -> io::Error {
+    damaged("header", 0, "the file ends in its header")
+}
+
 fn no_key_process() -> Error {
     Error::unsupported("a key process for files of this format")
 }

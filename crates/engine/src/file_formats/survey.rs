@@ -220,8 +220,8 @@ impl Walk<'_> {
         };
         let survey = &mut self.survey;
         survey.files += 1;
-        let by_key = self.upper.and_then(|upper| Some(upper.attributes(file).ok()?.size));
-        survey.bytes = survey.bytes.saturating_add(facts.size.or(by_key).unwrap_or(0));
+        let by_key = || Some(self.upper?.attributes(file).ok()?.size);
+        survey.bytes = survey.bytes.saturating_add(facts.size.or_else(by_key).unwrap_or(0));
         survey.clear += u64::from(facts.state == FileState::Clear);
         for key in &facts.keys {
             *survey.keys.entry(key.clone()).or_default() += 1;

@@ -11,6 +11,7 @@ use std::ffi::{OsStr, OsString};
 use std::hash::Hash;
 use std::io;
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
 
 pub use held::{HeldNode, NodeStore, OpenFile};
@@ -172,6 +173,28 @@ pub struct Entry {
     pub node: Node,
     /// The kind of that node.
     pub kind: NodeKind,
+}
+
+/// Whether files were written that names depend on, and that are not durable yet.
+#[derive(Debug, Default)]
+pub(crate) struct Unsynced(AtomicBool);
+
+impl Unsynced {
+    /// Records that such a file was written.
+    pub fn note(&self) {
+        self.0.store(true, Ordering::Release);
+    }
+
+    /// Makes these files durable.
+    ///
+    /// # Errors
+    /// Those of [`Tree::flush`]. The next call then tries again.
+    pub fn flush(&self, tree: &dyn Tree) -> io::Result<()> {
+        match self.0.swap(false, Ordering::AcqRel) {
+            true => tree.flush().inspect_err(|_| self.note()),
+            false => Ok(()),
+        }
+    }
 }
 
 /// The contents of a folder.

@@ -8,7 +8,6 @@
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::sync::atomic::Ordering;
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE;
@@ -144,7 +143,7 @@ impl VaultTree {
         let new = NewNode { mode: None, owner: new.owner };
         let file = Held::new(&*self.lower, self.lower.create_open(folder, name, &new, BOTH)?);
         let written = self.lower.write_at(file.node(), 0, contents);
-        self.unsynced.store(true, Ordering::Release);
+        self.unsynced.note();
         written.and(self.lower.release(file.node()))
     }
 
@@ -284,7 +283,8 @@ impl VaultTree {
         let _alone = self.changing();
         let moved = self.stored(from.0, from.1)?;
         self.must_stay_outside(from, &moved, to.0)?;
-        self.flush_written()?;
+        // Names depend on the files that were written beside contents.
+        self.unsynced.flush(&*self.lower)?;
         let there = match self.stored(to.0, to.1) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => None,
             // It may be the rest of an interrupted move.
@@ -357,17 +357,10 @@ impl VaultTree {
         let new = NewNode { mode: None, owner: self.lower.attributes(moved.file.node())?.owner };
         let bundle = Held::new(&*self.lower, self.lower.make_folder(to.0, entry, &new)?);
         // The old name goes as soon as the file is here.
-        let named = self.write_whole_name(bundle.node(), entry, to.1, &new).and_then(|()| self.flush_written());
+        let named =
+            self.write_whole_name(bundle.node(), entry, to.1, &new).and_then(|()| self.unsynced.flush(&*self.lower));
         named.inspect_err(|_| self.discard_bundle(to.0, entry, bundle.node(), None))?;
         Ok(bundle)
-    }
-
-    /// Makes files durable that were written beside contents: without them, names that depend on them are lost.
-    pub(super) fn flush_written(&self) -> io::Result<()> {
-        if !self.unsynced.swap(false, Ordering::AcqRel) {
-            return Ok(());
-        }
-        self.lower.flush().inspect_err(|_| self.unsynced.store(true, Ordering::Release))
     }
 
     /// Moves the file that makes an entry what it is. One that is there is replaced.

@@ -10,8 +10,8 @@ use super::vault::{SHORTENED, WHOLE, ends};
 use crate::file_formats::{NameIv, NotShown, StoredFolder};
 use crate::trees::{Entry, Node, NodeKind};
 
-/// The most names of a lost folder that are told.
-const TOLD: usize = 3;
+/// How many names in a lost folder are reported.
+const REPORTED_NAMES: usize = 3;
 
 /// The state of a folder's `dirid.c9r`.
 enum Backup {
@@ -181,7 +181,7 @@ impl VaultTree {
         let right = self.vault().place(&id);
         let moved = if right == *here { String::new() } else { format!(" It belongs at {DATA}/{}.", right.join("/")) };
         let plain = |entry: &Entry| Some(self.vault().plain_name(&entry.name, &id)?.display().to_string());
-        let names: Vec<_> = entries.iter().filter_map(plain).take(TOLD).collect();
+        let names: Vec<_> = entries.iter().filter_map(plain).take(REPORTED_NAMES).collect();
         let id = String::from_utf8_lossy(&id).into_owned();
         let names = names.join(", ");
         let what =

@@ -218,7 +218,7 @@ fn part<'a, T: Deserialize<'a>>(text: &str, name: &str) -> Result<T> {
     T::deserialize(value).map_err(|e| malformed(CONFIG, format!("its {name}: {e}")))
 }
 
-/// Where the keys are is up to whoever wrote the file: only one place is taken.
+/// Anybody may have written the file, so it cannot choose where the keys are read from: only one place is accepted.
 fn check_kid(kid: &str) -> Result<()> {
     match kid {
         KID => Ok(()),

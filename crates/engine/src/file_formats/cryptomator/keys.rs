@@ -10,7 +10,9 @@ use rustix::io::Errno;
 use super::tree::{DIR_ID, VaultTree};
 use super::vault::WHOLE;
 use crate::error::Error;
-use crate::file_formats::{FileKeys, FileKind, NameIv, NameRole, NotShown, StoredFile, StoredFolder, no_name};
+use crate::file_formats::{
+    FileKeys, FileKind, NameIv, NameRole, NotShown, StoredFile, StoredFolder, cut_header, no_name,
+};
 use crate::trees::{Tree, damaged};
 
 /// The longest new name, in bytes: that of Unix. Names from other systems may be longer.
@@ -118,10 +120,6 @@ impl FileKeys for Keys {
         }
         self.tree.vault().seal_small(plain.as_bytes()).map(OsString::from_vec)
     }
-}
-
-fn cut_header() -> io::Error {
-    damaged("header", 0, "the file ends in its header")
 }
 
 /// The longest name that is looked for, in bytes (Linux, fs/fuse/fuse_i.h, `FUSE_NAME_MAX`).

@@ -149,6 +149,11 @@ fn left_over(name: &OsStr) -> bool {
     digits.is_some_and(|digits| digits.len() == 16 && digits.iter().all(u8::is_ascii_hexdigit))
 }
 
+/// Whether an interrupted [`create`] leaves a node of this name in the root.
+fn of_creation(name: &OsStr) -> bool {
+    name == CONFIG || name == DATA || left_over(name)
+}
+
 /// A file of the vault. `None` if it is missing.
 fn read_own(lower: &(dyn Tree + 'static), name: &'static str) -> Result<Option<Vec<u8>>> {
     let root = StoredFolder { tree: lower, folder: lower.root() };
@@ -319,8 +324,7 @@ fn make_root(lower: &(dyn Tree + 'static), vault: &Vault) -> Result<()> {
 /// Fails if a folder holds more than an interrupted [`create`] leaves.
 fn must_be_unused(lower: &(dyn Tree + 'static)) -> Result<()> {
     let entries = lower.list(lower.root())?;
-    let is_left_over = |name: &OsStr| name == CONFIG || name == DATA || left_over(name);
-    if entries.iter().any(|entry| !is_left_over(&entry.name)) || !is_unused(lower)? {
+    if entries.iter().any(|entry| !of_creation(&entry.name)) || !is_unused(lower)? {
         return Err(Error::misuse("the folder is not empty").hint("Give a new or an empty folder."));
     }
     Ok(())
@@ -354,7 +358,7 @@ fn remove_left_over(lower: &(dyn Tree + 'static)) -> Result<()> {
     fn remove(lower: &(dyn Tree + 'static), folder: Node, depth: usize) -> io::Result<()> {
         for entry in lower.list(folder)? {
             let ours = match depth {
-                0 => entry.name == CONFIG || entry.name == DATA || left_over(&entry.name),
+                0 => of_creation(&entry.name),
                 3 => entry.name == DIR_ID,
                 _ => entry.kind == NodeKind::Folder,
             };

@@ -15,7 +15,6 @@ use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
@@ -24,8 +23,8 @@ use super::{is_of_root, left_over};
 use crate::error::{Error, ErrorKind};
 use crate::file_formats::{NameIv, StoredFolder, no_name};
 use crate::trees::{
-    Attributes, Entry, HeldNode, LeftOut, Listing, NewNode, Node, NodeKind, Renaming, Space, Special, Tree, Use,
-    damaged, shrink,
+    Attributes, Entry, HeldNode, LeftOut, Listing, NewNode, Node, NodeKind, Renaming, Space, Special, Tree, Unsynced,
+    Use, damaged, shrink,
 };
 
 /// The folder with all folders.
@@ -37,7 +36,7 @@ pub(super) const DIR_ID: &str = "dirid.c9r";
 /// The file in a shortened entry that holds its whole name.
 pub(super) const NAME: &str = "name.c9s";
 
-/// How entries are called that are not finished yet, or that are being removed. No name of the format begins so.
+/// How the names of unfinished entries begin, and of those that are being removed. No name of the format begins this way.
 pub(super) const UNFINISHED: &str = "claviger.unfinished.";
 
 /// How marks of files that are in use end (cryptofs 2.10, Constants.java, `INUSE_FILE_SUFFIX`).
@@ -61,7 +60,7 @@ pub(super) struct VaultTree {
     /// Held while entries change.
     changing: Mutex<()>,
     /// Whether files were written beside contents and not synced yet.
-    pub(super) unsynced: AtomicBool,
+    pub(super) unsynced: Unsynced,
 }
 
 /// A node that was returned, and how often.
@@ -129,7 +128,7 @@ impl VaultTree {
             nodes: Mutex::default(),
             ways: Mutex::default(),
             changing: Mutex::default(),
-            unsynced: AtomicBool::new(false),
+            unsynced: Unsynced::default(),
         })
     }
 
@@ -387,7 +386,7 @@ pub(super) fn subfolder<'a>(lower: &'a (dyn Tree + 'static), folder: Node, name:
     }
 }
 
-/// Keeps a node that is given back by somebody else.
+/// Takes a node out of its guard. The caller gives it back.
 pub(super) fn keep(held: Held<'_>) -> Node {
     let node = held.node();
     std::mem::forget(held);
@@ -569,7 +568,7 @@ impl Tree for VaultTree {
     }
 
     fn sync(&self, node: Node, contents_only: bool) -> io::Result<()> {
-        self.flush_written()?;
+        self.unsynced.flush(&*self.lower)?;
         self.lower.sync(node, contents_only)
     }
 

@@ -14,7 +14,7 @@ use super::config::{CONFIG, Config};
 use super::contents::Blocks;
 use super::{HEADER, older};
 use crate::error::Error;
-use crate::file_formats::{FileKeys, FileKind, NameIv, NameRole, StoredFile, StoredFolder, no_name};
+use crate::file_formats::{FileKeys, FileKind, NameIv, NameRole, StoredFile, StoredFolder, cut_header, no_name};
 use crate::trees::{Tree, damaged, read_only};
 use crate::volume::{SealedLayout, Sealing};
 
@@ -83,10 +83,6 @@ impl Keys {
     fn chain(iv: &NameIv) -> Option<u64> {
         iv.first_chunk().map(|chain| u64::from_be_bytes(*chain))
     }
-}
-
-fn cut_header() -> io::Error {
-    damaged("header", 0, "the file ends in its header")
 }
 
 impl FileKeys for Keys {

@@ -17,7 +17,9 @@ use rustix::io::Errno;
 
 use super::config::{CONFIG, Config, ContentCipher, KEY, NEW_CONFIG, NONCE, NameEncryption};
 use crate::error::Error;
-use crate::file_formats::{FileKeys, FileKind, FolderFile, NameIv, NameRole, StoredFile, StoredFolder, no_name};
+use crate::file_formats::{
+    FileKeys, FileKind, FolderFile, NameIv, NameRole, StoredFile, StoredFolder, cut_header, no_name,
+};
 use crate::random;
 use crate::trees::damaged;
 use crate::volume::{SealedLayout, Sealing};
@@ -48,8 +50,13 @@ pub(super) const FOLDER_FILE: FolderFile =
 const IV: usize = 16;
 
 /// How shortened names begin, and how the names of files with whole ones end (nametransform/longnames.go).
-pub(super) const SHORTENED: &str = "gocryptfs.longname.";
-pub(super) const WHOLE: &str = ".name";
+const SHORTENED: &str = "gocryptfs.longname.";
+const WHOLE: &str = ".name";
+
+/// Whether a file of this name holds the whole name of another node.
+pub(super) fn holds_whole_name(name: &OsStr) -> bool {
+    name.as_bytes().starts_with(SHORTENED.as_bytes()) && name.as_bytes().ends_with(WHOLE.as_bytes())
+}
 
 /// The longest name in clear, in bytes.
 const LONGEST: usize = 255;
@@ -153,7 +160,7 @@ impl Keys {
 /// The ID in a file's header.
 pub(super) fn id(header: &[u8]) -> io::Result<[u8; ID]> {
     let Some((version, id)) = header.split_first_chunk::<2>() else {
-        return Err(damaged("header", 0, "the file ends in its header"));
+        return Err(cut_header());
     };
     if *version != VERSION {
         let found = u16::from_be_bytes(*version);

@@ -13,14 +13,13 @@ mod stored;
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
 use std::io;
-use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
 use claviger_crypto::Secret;
 pub use config::{CONFIG, ContentCipher, NameEncryption, NewFolder};
 
 use self::config::{Config, KEY, LEAST_LONGEST_NAME, MOST, NEW_CONFIG};
-use self::keys::{FOLDER_FILE, Keys, Proof, SHORTENED, WHOLE};
+use self::keys::{FOLDER_FILE, Keys, Proof, holds_whole_name};
 use super::{FileFacts, FileFormat, FileKeys, NameRole, StoredFile, StoredFolder};
 use crate::credential::{Credential, Unlock};
 use crate::error::{Error, ErrorKind, Result};
@@ -91,10 +90,7 @@ impl FileFormat for Gocryptfs {
     }
 
     fn owns(&self, name: &OsStr, in_root: bool) -> bool {
-        let name = name.as_encoded_bytes();
-        let long = name.starts_with(SHORTENED.as_bytes()) && name.ends_with(WHOLE.as_bytes());
-        let of_root = in_root && (name == CONFIG.as_bytes() || is_left_over(OsStr::from_bytes(name)));
-        of_root || name == FOLDER_FILE.name.as_bytes() || long
+        in_root && (name == CONFIG || is_left_over(name)) || name == FOLDER_FILE.name || holds_whole_name(name)
     }
 
     fn verifies(&self) -> bool {
@@ -165,12 +161,10 @@ fn longest_name(lower: &(dyn Tree + 'static)) -> Option<u8> {
         let folder = held.as_ref().map_or(lower.root(), HeldNode::node);
         // Skip folders that may not be read.
         for entry in lower.list(folder).unwrap_or_default() {
-            let name = entry.name.as_encoded_bytes();
-            let is_whole = name.starts_with(SHORTENED.as_bytes()) && name.ends_with(WHOLE.as_bytes());
             let Some(node) = HeldNode::take(lower, folder, &entry).ok() else { continue };
             match entry.kind {
                 NodeKind::Folder => folders.push(Some(node)),
-                NodeKind::File if is_whole => {
+                NodeKind::File if holds_whole_name(&entry.name) => {
                     // A shorter name was never shortened.
                     let size = lower.attributes(node.node()).map_or(u64::MAX, |of| of.size);
                     shortest = shortest.min(if size > LEAST_LONGEST_NAME.into() { size } else { u64::MAX });

@@ -15,7 +15,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use super::{BOTH, Stacked};
 use crate::error::Error;
 use crate::file_formats::{FolderFile, NameIv, NameRole, StoredFolder, no_name};
-use crate::trees::{Entry, HeldNode, LeftOut, Listing, NewNode, Node, Renaming, is_name};
+use crate::trees::{Entry, HeldNode, LeftOut, Listing, NewNode, Node, Renaming, Unsynced, is_name};
 use crate::{hex, random};
 
 /// The most folders whose [`NameIv`]s are remembered.
@@ -40,7 +40,7 @@ pub(super) struct Names {
     /// Held while a shortened name is made or removed, so that its node is never without the whole name.
     shortening: Mutex<()>,
     /// Whether files that hold names were written and not synced yet.
-    unsynced: AtomicBool,
+    unsynced: Unsynced,
 }
 
 impl Names {
@@ -291,10 +291,7 @@ impl Stacked {
 
     /// Makes files that hold names durable, before anything that has such a name.
     pub(super) fn sync_names(&self) -> io::Result<()> {
-        if !self.names.unsynced.swap(false, Ordering::AcqRel) {
-            return Ok(());
-        }
-        self.lower.flush().inspect_err(|_| self.names.unsynced.store(true, Ordering::Release))
+        self.names.unsynced.flush(&*self.lower)
     }
 
     /// Held while a node with one of these names is made, renamed or removed.
@@ -356,7 +353,7 @@ impl Stacked {
         let file = HeldNode::new(&*self.lower, self.lower.create_open(folder, name, &new, BOTH)?);
         let written = self.lower.write_at(file.node(), 0, contents);
         let written = written.and(self.lower.release(file.node()));
-        self.names.unsynced.store(true, Ordering::Release);
+        self.names.unsynced.note();
         written.inspect_err(|_| drop(self.lower.remove(folder, name)))
     }
 
