@@ -1,24 +1,11 @@
 //! Cryptomator vaults: each verb.
 
 use std::fs;
-use std::os::unix::fs::{MetadataExt, chown, symlink};
 use std::path::{Path, PathBuf};
 
+use super::gocryptfs::{change_keeps_the_owner, files};
 use crate::common::mounts::MountSpace;
 use crate::common::*;
-use claviger_testkit::random::Random;
-
-/// A tree of a few files, one with a name that is too long to be stored whole.
-fn files(folder: &Folder, name: &str) -> (Vec<u8>, String) {
-    let (root, long) = (folder.path(name), "n".repeat(200));
-    fs::create_dir_all(root.join("Documents/old letters")).expect("folders");
-    let big = Random::new(7).bytes(70_001);
-    fs::write(root.join("Documents/old letters/big.bin"), &big).expect("a file");
-    fs::write(root.join("Documents").join(&long), "dear reader").expect("a file");
-    fs::write(root.join("empty"), "").expect("a file");
-    symlink("Documents", root.join("link")).expect("a link");
-    (big, long)
-}
 
 /// All files below a folder, the largest first.
 fn stored(folder: &Path) -> Vec<PathBuf> {
@@ -59,16 +46,8 @@ fn a_folder_is_converted_into_a_vault_changed_and_converted_out_of_it() {
     assert_eq!(explained.code, 2, "{}", explained.err);
     run(["ls", "--password-file", &new, &lower]).fails(2, &["password"]);
 
-    // The file of another user stays that user's, also if root changes the password.
-    let keys = folder.path("lower/masterkey.cryptomator");
-    let owner = if rustix::process::geteuid().is_root() { 65534 } else { rustix::process::geteuid().as_raw() };
-    chown(&keys, Some(owner), None).expect("its owner");
     let change = ["change", "--password-file", password, "--new-password-file", &new, &lower];
-    let changed = run(change).succeeds();
-    let of = fs::metadata(&keys).expect("a file");
-    assert_eq!((of.uid(), of.mode() & 0o777), (owner, 0o600));
-    assert!(changed.text().contains("masterkey.cryptomator"), "{}", changed.text());
-    run(change).fails(2, &[]);
+    change_keeps_the_owner(&folder.path("lower/masterkey.cryptomator"), 0o600, &change);
 
     let out = folder.str("out");
     run(["convert", "--raw", "--password-file", &new, &lower, &out]).succeeds();

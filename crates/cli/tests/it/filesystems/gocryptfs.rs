@@ -11,7 +11,7 @@ use claviger_testkit::random::Random;
 use claviger_testkit::tools;
 
 /// A tree of a few files, one with a name that is too long to be stored whole.
-fn files(folder: &Folder, name: &str) -> (Vec<u8>, String) {
+pub fn files(folder: &Folder, name: &str) -> (Vec<u8>, String) {
     let (root, long) = (folder.path(name), "n".repeat(200));
     fs::create_dir_all(root.join("Documents/old letters")).expect("folders");
     let big = Random::new(7).bytes(70_001);
@@ -36,6 +36,18 @@ fn stored(folder: &Path) -> Vec<PathBuf> {
     }
     all.sort_by_key(|path| std::cmp::Reverse(fs::metadata(path).expect("a file").len()));
     all
+}
+
+/// Changes the password of a folder. The key file of another user stays that user's, also if root changes it.
+pub fn change_keeps_the_owner(key_file: &Path, mode: u32, change: &[&str]) {
+    let owner = if rustix::process::geteuid().is_root() { 65534 } else { rustix::process::geteuid().as_raw() };
+    chown(key_file, Some(owner), None).expect("its owner");
+    let changed = run(change).succeeds();
+    let of = fs::metadata(key_file).expect("a file");
+    assert_eq!((of.uid(), of.mode() & 0o777), (owner, mode));
+    let name = key_file.file_name().expect("a name").to_string_lossy();
+    assert!(changed.text().contains(&*name), "{}", changed.text());
+    run(change).fails(2, &[]);
 }
 
 /// What gocryptfs says of the folder: whether it is sound.
@@ -74,16 +86,8 @@ fn a_folder_is_converted_into_gocryptfs_changed_and_converted_out_of_it() {
     assert_eq!(explained.code, 2, "{}", explained.err);
     run(["ls", "--password-file", &new, &lower]).fails(2, &["password"]);
 
-    // The file of another user stays that user's, also if root changes the password.
-    let config = folder.path("lower/gocryptfs.conf");
-    let owner = if rustix::process::geteuid().is_root() { 65534 } else { rustix::process::geteuid().as_raw() };
-    chown(&config, Some(owner), None).expect("its owner");
     let change = ["change", "--password-file", password, "--new-password-file", &new, &lower];
-    let changed = run(change).succeeds();
-    let of = fs::metadata(&config).expect("a file");
-    assert_eq!((of.uid(), of.mode() & 0o777), (owner, 0o400));
-    assert!(changed.text().contains("gocryptfs.conf"), "{}", changed.text());
-    run(change).fails(2, &[]);
+    change_keeps_the_owner(&folder.path("lower/gocryptfs.conf"), 0o400, &change);
     assert_ne!(fsck(&lower, &new), Some(false));
     assert_ne!(fsck(&lower, password), Some(true));
     run(["change", "--new-hash", "SHA-512", "--password-file", &new, "--new-password-file", password, &lower])
