@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A mounted folder, side by side in one run: the bare folder, the same kind of folder through our mount as it is, and through
-# gocryptfs, which encrypts. One large file written and read, in sequence and at random places, and thousands of small ones made, opened
+# A mounted folder, side by side in one run: the bare folder, the same kind of folder through our mount over /dev/fuse and over io_uring, and
+# through gocryptfs, which encrypts. One large file written and read, in sequence and at random places, and thousands of small ones made, opened
 # and read, looked at, and listed, with what the kernel has in its caches (warm) and without (cold). Prints a line a folder and test, the
 # median of the rounds and the lowest and highest, and then the ratios, each the median of its value in each round.
 # Usage, as root, from the root of the checkout: bench/folder.sh COMMAND [ROUNDS [MIB [FILES]]], where COMMAND mounts LOWER on DIR:
@@ -14,10 +14,13 @@ mib=${3:-1024}
 files=${4:-10000}
 measure=$(dirname "$0")/folder.py
 dir=$(mktemp -d "${BENCH_DIR:-/var/tmp}/claviger-folder.XXXXXX")
-contenders="bare ours gocryptfs"
+contenders="bare ours uring gocryptfs"
+switch=/sys/module/fuse/parameters/enable_uring
+before=$(cat $switch)
 pids=()
 cleanup() {
-    for name in ours gocryptfs; do
+    echo "$before" >$switch
+    for name in ours uring gocryptfs; do
         ! mountpoint -q "$dir/$name" || timeout 60 umount "$dir/$name" || umount -l "$dir/$name"
     done
     for pid in "${pids[@]}"; do wait "$pid" || true; done
@@ -25,18 +28,21 @@ cleanup() {
 }
 trap cleanup EXIT
 
-mkdir "$dir"/{bare,ours,gocryptfs,lower.ours,lower.gocryptfs}
-command=${command//LOWER/$dir/lower.ours}
+mkdir "$dir"/{bare,ours,uring,gocryptfs,lower.ours,lower.uring,lower.gocryptfs}
 command=${command//PASSWORD/$dir/password}
 echo bench >"$dir/password"
-# It may stay in front or go to the background by itself.
-bash -c "${command//DIR/$dir/ours}" </dev/null >"$dir/ours.out" 2>&1 &
-pids+=($!)
+for name in ours uring; do
+    [ $name = uring ] && echo Y >$switch || echo N >$switch
+    one=${command//LOWER/$dir/lower.$name}
+    # It may stay in front or go to the background by itself.
+    bash -c "${one//DIR/$dir/$name}" </dev/null >"$dir/$name.out" 2>&1 &
+    pids+=($!)
+    for _ in $(seq 100); do ! mountpoint -q "$dir/$name" || break; sleep 0.1; done
+done
 gocryptfs -q -init -scryptn 10 -passfile "$dir/password" "$dir/lower.gocryptfs"
 gocryptfs -q -nosyslog -passfile "$dir/password" "$dir/lower.gocryptfs" "$dir/gocryptfs"
-for name in ours gocryptfs; do
-    for _ in $(seq 100); do ! mountpoint -q "$dir/$name" || break; sleep 0.1; done
-    mountpoint -q "$dir/$name" || { echo "nothing was mounted on $dir/$name: $(cat "$dir/ours.out")" >&2; exit 1; }
+for name in ours uring gocryptfs; do
+    mountpoint -q "$dir/$name" || { echo "nothing was mounted on $dir/$name: $(cat "$dir/$name.out")" >&2; exit 1; }
 done
 
 tests="write read-cold read-warm random-read-cold random-write create list-cold open-cold open-warm stat-cold stat-warm remove"
@@ -52,7 +58,7 @@ for ((round = 0; round <= rounds; round++)); do
             [ $round = 0 ] || echo "$test $name $round $result" >>"$dir/results"
         done
     done
-    rm "$dir"/{bare,ours,gocryptfs}/large
+    rm "$dir"/{bare,ours,uring,gocryptfs}/large
 done
 
 python3 - "$dir/results" <<'EOF'
@@ -76,4 +82,6 @@ for test in tests:
     ratio(test, "ours", "bare", 0.8 if test.startswith(("read", "write")) else "none")
     ratio(test, "gocryptfs", "bare", "none")
     ratio(test, "ours", "gocryptfs", 2 if test.startswith(("open", "stat")) else "none")
+    ratio(test, "uring", "gocryptfs", "none")
+    ratio(test, "uring", "ours", "none")
 EOF

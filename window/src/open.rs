@@ -40,7 +40,8 @@ pub struct Partition {
 
 /// What `claviger identify` says of one.
 pub fn verdict(identified: &Value, texts: &Texts) -> Verdict {
-    let one = &identified[0];
+    // Of a disk image, what counts is the disk in it.
+    let one = Some(&identified[0]["disk"]).filter(|disk| !disk.is_null()).unwrap_or(&identified[0]);
     let names =
         |value: &Value| value.as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect();
     let (mut candidates, by_header_copy): (Vec<_>, Vec<_>) = (names(&one["candidates"]), names(&one["by_header_copy"]));
@@ -58,6 +59,8 @@ pub fn verdict(identified: &Value, texts: &Texts) -> Verdict {
     let partitions: Vec<_> = one["partitions"].as_array().into_iter().flatten().filter_map(partition).collect();
     let what = candidates.join(" / ");
     let sentence = match (&candidates[..], sure, folder) {
+        // The disk in an image could not be opened.
+        _ if one["error"]["message"].is_string() => one["error"]["message"].as_str().unwrap_or_default().to_owned(),
         ([], ..) if !partitions.is_empty() => texts.is_disk.to_owned(),
         ([], _, true) => texts.is_plain_folder.to_owned(),
         ([], ..) if one["begins_random"] == true => texts.is_noise.to_owned(),

@@ -19,8 +19,8 @@ use terminal::advice::NamedVolume;
 use terminal::exit;
 use terminal::session::SessionArgs;
 use verbs::{
-    attach, benchmark, cat, change, completions, convert, cp, create, detach, efs, explain, header, identify, info,
-    keyfile, keyslot, lab, list, lock, ls, man, mount, recovery, reencrypt, resize, serve, token, tree, unlock,
+    attach, benchmark, cat, change, completions, convert, cp, create, detach, efs, explain, find, header, identify,
+    info, keyfile, keyslot, lab, list, lock, ls, man, mount, recovery, reencrypt, resize, serve, token, tree, unlock,
     unmount, verify,
 };
 
@@ -57,6 +57,7 @@ enum Verb {
     Identify(identify::Args),
     Info(info::Args),
     Explain(explain::Args),
+    Find(find::Args),
     Create(create::Args),
     Cat(cat::Args),
     Ls(ls::Args),
@@ -128,6 +129,7 @@ fn main() -> ExitCode {
         Verb::Identify(args) => identify::run(args),
         Verb::Info(args) => info::run(args),
         Verb::Explain(args) => explain::run(args, &words),
+        Verb::Find(args) => find::run(args),
         Verb::Create(args) => create::run(args),
         Verb::Cat(args) => cat::run(args),
         Verb::Ls(args) => ls::run(args),

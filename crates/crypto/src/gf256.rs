@@ -1,8 +1,8 @@
 //! Arithmetic in fields of 256 elements, for tables, matrices and key schedules.
 
-/// The product of two elements of GF(2)\[x\] modulo `modulus`, a polynomial of degree 8. Only for constants and key
-/// setup.
-pub(crate) const fn multiply(a: u8, b: u8, modulus: u16) -> u8 {
+/// The product of two elements of GF(2)\[x\] modulo `modulus`, a polynomial of degree 8. Only for constants, key setup and data
+/// that are not secret: it is slow, and its time depends on `b`.
+pub const fn multiply(a: u8, b: u8, modulus: u16) -> u8 {
     let (mut a, mut b, mut product) = (a as u16, b, 0);
     while b != 0 {
         product ^= a * (b & 1) as u16;

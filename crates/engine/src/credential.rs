@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use claviger_crypto::md5crypt::md5_crypt;
 use claviger_crypto::{Acceleration, Secret};
 
 use crate::error::{Error, Result};
@@ -125,6 +126,12 @@ impl Credential {
         };
         Ok(Self::Keyfile(read().map_err(|e| Error::from(e).at(path))?))
     }
+}
+
+/// The passphrase that a QNAP NAS gives to LUKS: md5-crypt of the user's password, with a salt that is the same on all of them (Baseline
+/// Security Consulting, BSC-Qnap_Crypto_Backdoor, CVE-2009-3200; users of later models confirm it).
+pub fn qnap_passphrase(password: &[u8]) -> Secret {
+    md5_crypt(password, b"YCCaQNAP")
 }
 
 /// The contents of a keyfile, for formats that use it as a whole.
@@ -257,6 +264,9 @@ pub struct FolderOptions<'a> {
     pub passthrough: bool,
     /// Files and names read as stored, with the header in front of each file. Nothing can be written, and no credential is needed.
     pub encrypted_view: bool,
+    /// The folder is a plain one, and is shown encrypted: gocryptfs's reverse mode. Nothing can be written. A new folder gets the file
+    /// with its sealed key for that, and keeps its files.
+    pub reverse: bool,
     /// The headers of new files go to an extended attribute. Otherwise they go where the folder's other files have them.
     pub metadata_in_attributes: bool,
     /// The cipher of new files, by the format's name for it: `aes`. By default that of the folder's other files.

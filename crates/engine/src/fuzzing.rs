@@ -1,15 +1,23 @@
 //! Direct access to internal parsers for this project's fuzz targets, without any promise of stability.
 
+use std::sync::Arc;
+
 use crate::file_formats::efs::EfsInfo;
 use crate::file_formats::{cryptomator, ecryptfs, encfs, gocryptfs};
 use crate::filesystems::ntfs;
 use crate::formats::{bitlocker, filevault2, loopaes, luks2, plain, truecrypt};
 use crate::private_keys::{self, dpapi};
-use crate::{clevis, fido2, logical_volumes, tpm2};
+use crate::store::Store;
+use crate::{arrays, clevis, fido2, logical_volumes, tpm2};
 
 /// Parses a decrypted header of TrueCrypt or VeraCrypt: up to 448 bytes.
 pub fn truecrypt_header(bytes: &[u8]) {
     truecrypt::fuzz_header(bytes);
+}
+
+/// Assembles and reads an array of the one member in `store`.
+pub fn raid_member(store: Arc<dyn Store>) {
+    arrays::fuzz_member(store);
 }
 
 /// Parses decrypted metadata blocks of FileVault 2, 8192 bytes each.

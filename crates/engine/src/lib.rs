@@ -21,7 +21,8 @@
 //! * [`formats`] has the table [`FORMATS`] and the traits behind it; [`file_formats`] has the same for encrypted folders.
 //! * [`volume`] has layouts and volumes; [`store`] has the stores below them: files, block devices, memory, and your own.
 //! * [`trees`] has the files and folders of a file system; [`filesystems`] reads those inside a volume, and writes FAT and exFAT.
-//!   [`partitions`] finds the partitions of a disk, [`logical_volumes`] the logical volumes of LVM2.
+//!   [`partitions`] finds the partitions of a disk, [`logical_volumes`] the logical volumes of LVM2, and [`arrays`] assembles Linux
+//!   RAID arrays.
 //! * [`edit`] changes headers in such a way that a crash leaves a volume that opens; [`copy_volume`] copies a volume into another.
 //! * [`password_strength`] estimates how long a search for a new password would take, with the key derivation that it gets.
 //! * [`diagnosis`] explains why something does not open. An [`Error`] says what is wrong and where, and [`Advice`] what the user can
@@ -110,6 +111,7 @@
 #![forbid(unsafe_code)]
 
 pub mod advice;
+pub mod arrays;
 pub mod clevis;
 mod copied_text;
 pub mod copy_volume;

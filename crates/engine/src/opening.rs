@@ -7,8 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::advice::{Advice, Warning};
+use crate::arrays;
 use crate::credential::{Credential, FolderOptions, Unlock};
 use crate::error::{Error, ErrorKind, Result};
+use crate::fido2::Fido2Token;
 use crate::file_formats::{self, Beside, FileFormat, Located, Stacked};
 use crate::filesystems;
 use crate::formats::takes;
@@ -303,6 +305,9 @@ impl Opening {
 
     fn find_volume(&self) -> Result<LockedVolume> {
         let disk = self.disk()?;
+        if self.access == Access::ReadWrite {
+            self.must_be_no_member(&*self.part_of(&disk)?)?;
+        }
         let format = self.format.as_deref();
         let (header, detached) = match (&self.header, self.partition) {
             (Some(source), _) => {
@@ -373,6 +378,17 @@ impl Opening {
         self.part_of(&self.disk()?)
     }
 
+    /// Fails if a member of a RAID array would be written to. In a mirror, it holds the same as the others, and must stay so.
+    fn must_be_no_member(&self, store: &dyn Store) -> Result<()> {
+        // A damaged superblock is no member's.
+        let Ok(Some(member)) = arrays::member(store) else { return Ok(()) };
+        let what = format!("writing to {}: the other members would differ", member.describe());
+        Err(self.source.at(Error::unsupported(what).hint(
+            "Reading works. To write, assemble the array with mdadm. If this is no longer a member, `mdadm \
+             --zero-superblock` removes the superblock.",
+        )))
+    }
+
     fn part_of(&self, disk: &Arc<dyn Store>) -> Result<Arc<dyn Store>> {
         match self.partition {
             Some(number) => Ok(Arc::new(partitions::slice(Arc::clone(disk), number).map_err(|e| self.source.at(e))?)),
@@ -399,6 +415,9 @@ impl Opening {
             Source::Remote(..) | Source::Tree(_) | Source::FoundFolder(..) => (None, self.opened_or_borrowed(source)?),
         };
         let store = if data.is_some() { store } else { self.part_of(&store)? };
+        if self.access == Access::ReadWrite {
+            self.must_be_no_member(&*store)?;
+        }
         let (format, header) = match formats::open(&store, self.format.as_deref()) {
             Err(e) if self.by_backup && self.format.is_none() && matches!(e.kind, ErrorKind::NotThisFormat(_)) => {
                 formats::open_by_backup(&store).map_err(|_| source.at(e))?
@@ -517,6 +536,19 @@ impl Locked {
         }
     }
 
+    /// The FIDO2 key's credential whose secret opens the folder in place of a passphrase; only some folders have one.
+    ///
+    /// # Errors
+    /// Those of [`FileFormat::fido2`].
+    pub fn fido2(&self, with: &Unlock<'_>) -> Result<Option<Fido2Token>> {
+        match &self.found {
+            LockedSource::Folder(folder) => {
+                folder.format.fido2(&*folder.lower, with).map_err(|e| self.opening.source.at(e))
+            }
+            LockedSource::Volume(_) | LockedSource::Clear(_) => Ok(None),
+        }
+    }
+
     /// The format of an encrypted folder.
     pub fn file_format(&self) -> Option<&'static dyn FileFormat> {
         match &self.found {
@@ -597,7 +629,8 @@ impl Locked {
     ) -> Result<OpenFolder> {
         match self.found {
             LockedSource::Folder(LockedFolder { lower, format, path, beside }) => {
-                let keys = format.with_key_process(outline, key_process).map_err(|e| self.opening.source.at(e))?;
+                let keys =
+                    format.with_key_process(&lower, outline, key_process).map_err(|e| self.opening.source.at(e))?;
                 Ok(OpenFolder { tree: Stacked::new(lower.clone(), keys), lower, format, path, beside })
             }
             LockedSource::Volume(_) | LockedSource::Clear(_) => Err(no_folder()),

@@ -95,6 +95,8 @@ pub enum Parameter {
     Passthrough,
     /// Files that are shown encrypted, as they are stored.
     EncryptedView,
+    /// An encrypted view of a plain folder.
+    ReverseView,
     /// Headers in extended attributes.
     MetadataInAttributes,
 }
@@ -144,6 +146,7 @@ impl Parameter {
         Self::WrappedPassphrase,
         Self::Passthrough,
         Self::EncryptedView,
+        Self::ReverseView,
         Self::MetadataInAttributes,
     ];
 
@@ -192,6 +195,7 @@ impl Parameter {
             Self::WrappedPassphrase => "wrapped passphrase",
             Self::Passthrough => "showing of unencrypted files",
             Self::EncryptedView => "view of files as stored",
+            Self::ReverseView => "encrypted view of a plain folder",
             Self::MetadataInAttributes => "headers in extended attributes",
         }
     }
@@ -342,6 +346,7 @@ impl Unlock<'_> {
             wrapped_passphrase,
             passthrough,
             encrypted_view,
+            reverse,
             metadata_in_attributes,
             cipher: new_cipher,
             key_bytes: new_key_bytes,
@@ -371,6 +376,7 @@ impl Unlock<'_> {
             (wrapped_passphrase.is_some(), Parameter::WrappedPassphrase),
             (*passthrough, Parameter::Passthrough),
             (*encrypted_view, Parameter::EncryptedView),
+            (*reverse, Parameter::ReverseView),
             (*metadata_in_attributes, Parameter::MetadataInAttributes),
         ])
     }

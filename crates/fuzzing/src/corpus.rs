@@ -14,6 +14,8 @@ use claviger_testkit::ecryptfs::maker as ecryptfs;
 use claviger_testkit::exfat as testkit_exfat;
 use claviger_testkit::filevault2::{BLOCK, DATA, Recipe, User};
 use claviger_testkit::lvm2::{self, linear, striped, volume};
+use claviger_testkit::raid::MemberRecipe;
+use claviger_testkit::random::noise;
 use sha2::{Digest, Sha256};
 use std::time::UNIX_EPOCH;
 
@@ -233,6 +235,28 @@ pub fn lvm2() -> Vec<Vec<u8>> {
     let one = lvm2::Recipe::new(12, &mapped);
     let two = lvm2::Recipe { text_at: lvm2::AREA_SIZE - 700, second: Some(one.text.clone()), ..one.clone() };
     [one, two].iter().map(lvm2::Recipe::make).collect()
+}
+
+/// Members of RAID arrays that can be read without the others: of each version of the metadata, and of several levels.
+pub fn ewf() -> Vec<Vec<u8>> {
+    [(64, 4), (9, 16), (1, 1)]
+        .map(|(sectors, chunk)| claviger_testkit::ewf::image(&noise(sectors * 512, 3), chunk))
+        .into()
+}
+
+pub fn raid() -> Vec<Vec<u8>> {
+    let one = MemberRecipe::default();
+    let of = |level, layout| MemberRecipe { level, layout, chunk: 4096, ..one };
+    let versions = ["0.90", "1.0", "1.1", "1.2"].map(|version| MemberRecipe { version, ..one });
+    let levels = [
+        MemberRecipe { devices: 1, ..of(0, 0) },
+        MemberRecipe { devices: 1, ..of(-1, 0) },
+        of(4, 0),
+        of(5, 2),
+        of(10, 0x102),
+        of(10, 0x10201),
+    ];
+    versions.into_iter().chain(levels).map(|member| member.make(&noise(32 << 10, 3))).collect()
 }
 
 /// The passphrase of [`ecryptfs_header`] and [`ecryptfs_name`].
@@ -738,6 +762,31 @@ pub fn outline() -> Vec<Vec<u8>> {
     ];
     let tagged = segment(0, 512 * 8, r#"{"Tagged":{"sector":512,"tag":32,"first":0,"room":1048576}}"#);
     vec![outline(&plain, r#"{"start":6000,"end":7000}"#), outline(&[tagged], "")]
+}
+
+/// Requests to a key process: a file is opened or made, and its first blocks are sealed and opened; names, and a folder's place.
+pub fn key_requests() -> Vec<Vec<u8>> {
+    let request = |[order, file]: [u8; 2], len: u32, into: u64, data: &[u8]| {
+        let fields = [&[order, file][..], &len.to_le_bytes(), &[0; 4], &into.to_le_bytes(), &[0, data.len() as u8]];
+        [&fields.concat(), data].concat()
+    };
+    let said = |order: u8, data: &[u8]| request([order, 0], data.len() as u32, 0, data);
+    let contents = |file: u8| {
+        [
+            request([2, file], 100_000, 0, &[7; 200]),
+            request([1, file], 100_000, 0, &[]),
+            request([2, file], 70, 1 << 20, &[7; 70]),
+            request([1, file], u32::MAX, u64::MAX, &[]),
+            request([18, file], 0, 0, &[]),
+        ]
+        .concat()
+    };
+    let names = [said(20, &[&[16][..], &[5; 16], b"name"].concat()), said(19, b"\x10five"), said(21, b"folder")];
+    vec![
+        [&said(16, &[])[..], &said(16, &[5; 16]), &contents(0), &contents(1)].concat(),
+        [&said(17, &[])[..], &said(16, &[5; 68]), &contents(0)].concat(),
+        names.concat(),
+    ]
 }
 
 /// Messages of clients: both ways to choose an export, and each kind of request.

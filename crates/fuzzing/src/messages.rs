@@ -2,9 +2,15 @@
 
 use std::sync::{Arc, LazyLock};
 
-use claviger_engine::Store;
+use claviger_engine::file_formats;
+use claviger_engine::file_formats::cryptomator::{self, CipherCombo};
+use claviger_engine::file_formats::gocryptfs::{self, NewFolder};
 use claviger_engine::filesystems;
-use claviger_engine::store::{FileStore, MemoryStore};
+use claviger_engine::key_process::folder::FolderKeys;
+use claviger_engine::key_process::volume::Keys;
+use claviger_engine::store::{Access, FileStore, MemoryStore};
+use claviger_engine::trees::host::HostFolder;
+use claviger_engine::{Credential, Secret, Store, Unlock};
 use claviger_serve::fuse::Image;
 use claviger_serve::fuse::tree::Showing;
 use claviger_serve::fuzzing;
@@ -36,6 +42,32 @@ pub fn loans(bytes: &[u8]) -> u64 {
     let received = fuzzing::loans(&volume, &FILE, bytes).expect("there are sockets");
     assert!((LEN..=2 * LEN).contains(&volume.len()));
     received
+}
+
+/// Requests to a key process that holds the keys of a folder of sealed blocks: of each format. Returns how many were carried out.
+pub fn key_requests(requests: &[u8]) -> usize {
+    static FOLDERS: LazyLock<[Arc<dyn FolderKeys>; 2]> = LazyLock::new(|| {
+        let passphrase = || Secret::copy_from(corpus::PASSPHRASE.as_bytes());
+        let keys = |name: &str, create: &dyn Fn(&HostFolder) -> claviger_engine::Result<()>| {
+            let folder = std::env::temp_dir().join(format!("claviger-fuzzing-{name}-{}", std::process::id()));
+            std::fs::create_dir(&folder).expect("a folder");
+            let lower = HostFolder::open(&folder, Access::ReadWrite).expect("it opens");
+            create(&lower).expect("created");
+            let credential = [Credential::Passphrase(passphrase())];
+            let tree = file_formats::open(Arc::new(lower), None, &Unlock::with(&credential)).expect("it opens");
+            let (_, keys) = tree.split_keys().expect("it can be isolated");
+            std::fs::remove_dir_all(folder).expect("it is there");
+            keys
+        };
+        let new = NewFolder { log_n: 10, ..NewFolder::default() };
+        let (with, combo) = (Unlock::with(&[]), CipherCombo::SivCtrMac);
+        [
+            keys("gocryptfs", &|lower| gocryptfs::create(lower, &passphrase(), &new, &with)),
+            keys("cryptomator", &|lower| cryptomator::create(lower, &passphrase(), combo, &with)),
+        ]
+    });
+    let each = FOLDERS.iter().map(|keys| fuzzing::key_requests(Keys::of_folder(Arc::clone(keys), true), requests));
+    each.map(|done| done.expect("there is memory")).sum()
 }
 
 /// Kernel messages to a mounted image.

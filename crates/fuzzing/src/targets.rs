@@ -5,11 +5,12 @@ use std::sync::Arc;
 use claviger_crypto::Acceleration;
 use claviger_crypto::dmcrypt::{Sectors, Specification};
 use claviger_engine::formats::{self, bitlocker, filevault2, luks1, luks2};
+use claviger_engine::store::EwfStore;
 use claviger_engine::trees::{NodeKind, Tree};
 use claviger_engine::volume::integrity;
 use claviger_engine::{FORMATS, Store, diagnosis, filesystems, fuzzing, logical_volumes, partitions};
 
-use claviger_testkit::{exfat as testkit_exfat, lvm2 as testkit_lvm2};
+use claviger_testkit::{exfat as testkit_exfat, lvm2 as testkit_lvm2, raid as testkit_raid};
 
 use crate::volumes::{self, Sparse};
 use crate::{Target, corpus, ecryptfs, messages};
@@ -47,11 +48,14 @@ pub static TARGETS: &[Target] = &[
     Target { name: "integrity", run: integrity, corpus: corpus::integrity },
     Target { name: "partitions", run: partitions, corpus: corpus::partitions },
     Target { name: "lvm2", run: lvm2, corpus: corpus::lvm2 },
+    Target { name: "raid", run: raid, corpus: corpus::raid },
+    Target { name: "ewf", run: ewf, corpus: corpus::ewf },
     Target { name: "lvm2_metadata", run: fuzzing::lvm2_metadata, corpus: corpus::lvm2_metadata },
     Target { name: "filesystems", run: filesystems, corpus: corpus::filesystems },
     Target { name: "efs", run: fuzzing::efs_info, corpus: corpus::efs },
     Target { name: "lznt1", run: fuzzing::lznt1, corpus: corpus::lznt1 },
     Target { name: "identify", run: identify, corpus: corpus::everything },
+    Target { name: "find", run: find, corpus: corpus::everything },
     Target { name: "private_keys", run: fuzzing::private_keys, corpus: corpus::private_keys },
     Target { name: "dpapi", run: fuzzing::dpapi, corpus: corpus::dpapi },
     Target { name: "tokens", run: fuzzing::tokens, corpus: corpus::tokens },
@@ -60,6 +64,7 @@ pub static TARGETS: &[Target] = &[
     Target { name: "fido2_answers", run: fuzzing::fido2_answers, corpus: corpus::fido2_answers },
     Target { name: "crypttab", run: crypttab, corpus: corpus::crypttab },
     Target { name: "outline", run: volumes::outline, corpus: corpus::outline },
+    Target { name: "key_requests", run: |bytes| _ = messages::key_requests(bytes), corpus: corpus::key_requests },
     Target { name: "nbd", run: |bytes| _ = messages::nbd(bytes), corpus: corpus::nbd },
     Target { name: "loans", run: |bytes| _ = messages::loans(bytes), corpus: corpus::loans },
     Target { name: "fuse_image", run: messages::fuse_image, corpus: corpus::fuse },
@@ -153,6 +158,15 @@ fn lvm2(bytes: &[u8]) {
     }
 }
 
+/// Also aims at the data behind the checksums.
+fn raid(bytes: &[u8]) {
+    let mut sealed = bytes.to_vec();
+    testkit_raid::seal(&mut sealed);
+    for bytes in [bytes, &sealed] {
+        fuzzing::raid_member(store(bytes, 0));
+    }
+}
+
 /// With exFAT's checksums unchanged and corrected.
 fn filesystems(bytes: &[u8]) {
     let mut sealed = bytes.to_vec();
@@ -179,6 +193,19 @@ fn walk(tree: &dyn Tree) {
             _ => tree.link_target(entry.node).is_ok(),
         };
     }
+}
+
+fn ewf(bytes: &[u8]) {
+    let Ok(image) = EwfStore::open(vec![store(bytes, 0)]) else { return };
+    for at in [0, image.len() / 2] {
+        let _ = image.read_at(at, &mut vec![0; (image.len() - at).min(64 << 10) as usize]);
+    }
+}
+
+/// What lies at other places than the beginning.
+fn find(bytes: &[u8]) {
+    let shifted = [&[0; 1024][..], bytes].concat();
+    let _ = diagnosis::scan(&store(&shifted, 256 << 10), &mut |_| Ok(()));
 }
 
 fn identify(bytes: &[u8]) {

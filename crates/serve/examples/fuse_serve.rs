@@ -7,14 +7,14 @@
 //! ```
 //!
 //! Further words: `direct` (past the page cache), `tree` (the file system in it, not the file itself), `folder=DIR` (that folder as it is, and for all where root
-//! serves it), `ecryptfs` (its plaintext, under the passphrase `passphrase`), `read-only`, `device`, `uring`, `threads=N`,
+//! serves it), `descriptors=N` (no more may be open), `ecryptfs` (its plaintext, under the passphrase `passphrase`), `read-only`, `writeback`, `device`, `uring`, `threads=N`,
 //! `spin=MICROSECONDS`, `uid=N`, `gid=N`, `source=NAME`, `grace=MILLISECONDS`, and what
 //! is to go wrong: `bad=OFFSET` (reads and writes that touch this byte fail), `refuse=OFFSET` (writes that touch it are not
-//! permitted), `panic=OFFSET` (reads that touch it panic), `lossy` (flushing fails, but only the first time), `short=N` (the
+//! permitted), `panic=OFFSET` (reads that touch it panic), `until=FILE` (reads after the first MiB wait for this file), `lossy` (flushing fails, but only the first time), `short=N` (the
 //! store really ends N bytes sooner). Prints a line once it serves.
 
 use std::io::{self, Read, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -29,6 +29,7 @@ use claviger_engine::{Credential, Error, Layout, Payload, Result, Secret, Segmen
 use claviger_engine::{file_formats, filesystems};
 use claviger_serve::fuse::tree::Showing;
 use claviger_serve::fuse::{self, FuseHandle, FuseOptions, FuseTransport, Image};
+use rustix::process::{Resource, Rlimit, setrlimit};
 
 fn main() -> Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -48,7 +49,7 @@ pub fn serve(args: &[String]) -> Result<()> {
     let mut options = FuseOptions::default();
     let mut trouble = Trouble::default();
     let mut image = Image::new(Arc::new(MemoryStore::new(Vec::new())));
-    let mut tree = false;
+    let (mut tree, mut writeback) = (false, false);
     let (mut passed_through, mut encrypted, mut devices) = (None, false, true);
     for word in words {
         let (key, value) = word.split_once('=').unwrap_or((word, ""));
@@ -60,8 +61,13 @@ pub fn serve(args: &[String]) -> Result<()> {
             "tree" => tree = true,
             "folder" => passed_through = Some(value),
             "ecryptfs" => encrypted = true,
+            "descriptors" => {
+                let most = Some(number()?);
+                setrlimit(Resource::Nofile, Rlimit { current: most, maximum: most }).map_err(io::Error::from)?;
+            }
             "no-devices" => devices = false,
             "read-only" => image.read_only = true,
+            "writeback" => writeback = true,
             "device" => options.transport = FuseTransport::Device,
             "uring" => options.transport = FuseTransport::Uring,
             "threads" => options.threads = number()? as usize,
@@ -73,6 +79,7 @@ pub fn serve(args: &[String]) -> Result<()> {
             "bad" => trouble.bad = Some(number()?),
             "refuse" => trouble.refuse = Some(number()?),
             "panic" => trouble.panic = Some(number()?),
+            "until" => trouble.until = Some(value.into()),
             "lossy" => trouble.lossy = AtomicBool::new(true),
             "short" => trouble.short = number()?,
             _ => return Err(Error::misuse(format!("{word}: what is that?"))),
@@ -80,7 +87,7 @@ pub fn serve(args: &[String]) -> Result<()> {
     }
     if let Some(lower) = passed_through {
         options.shared = rustix::process::geteuid().is_root();
-        let showing = Showing { devices, setuid: devices, ..Showing::folder(image.read_only) };
+        let showing = Showing { devices, setuid: devices, writeback, ..Showing::folder(image.read_only) };
         let lower: Arc<dyn Tree> = Arc::new(HostFolder::open(Path::new(lower), access)?);
         let tree = if encrypted { ecryptfs(lower)? } else { lower };
         return serve_tree(tree, showing, folder, options);
@@ -88,7 +95,8 @@ pub fn serve(args: &[String]) -> Result<()> {
     image.store = Arc::new(Troubled { store, trouble });
     if tree {
         let (_, tree) = filesystems::open(image.store)?;
-        return serve_tree(Arc::from(tree), Showing::volume(image.read_only), folder, options);
+        let showing = Showing { writeback, ..Showing::volume(image.read_only) };
+        return serve_tree(Arc::from(tree), showing, folder, options);
     }
     let mounted = fuse::mount(image, Path::new(folder), options)?;
     println!("{}", if mounted.uses_uring() { "uring" } else { "device" });
@@ -132,6 +140,7 @@ struct Trouble {
     bad: Option<u64>,
     refuse: Option<u64>,
     panic: Option<u64>,
+    until: Option<PathBuf>,
     lossy: AtomicBool,
     short: u64,
 }
@@ -167,6 +176,9 @@ impl Store for Troubled {
         if self.trouble.panic.is_some_and(panics) {
             // A panic without its report, in which whoever looks for failed tests would find one.
             std::panic::resume_unwind(Box::new("planted"));
+        }
+        while self.trouble.until.as_ref().is_some_and(|until| offset >= 1 << 20 && !until.exists()) {
+            std::thread::sleep(Duration::from_millis(5));
         }
         self.store.read_at(offset, out)
     }

@@ -7,6 +7,7 @@ pub mod certificates;
 pub mod dpapi;
 pub mod ecryptfs;
 pub mod efs;
+pub mod ewf;
 pub mod exfat;
 #[cfg(target_arch = "x86_64")]
 pub mod faults;
@@ -19,6 +20,7 @@ pub mod mounts;
 pub mod operations;
 pub mod posix;
 pub mod processes;
+pub mod raid;
 pub mod random;
 pub mod reference;
 pub mod stores;

@@ -6,6 +6,7 @@ use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
+use claviger_engine::credential::qnap_passphrase;
 use claviger_engine::internal::{random, read_secret};
 use claviger_engine::{Advice, Credential, Error, ErrorKind, Result, Secret};
 use claviger_serve::inherited;
@@ -42,6 +43,10 @@ pub struct CredentialArgs {
     /// Use no password, only keyfiles
     #[arg(long, group = "password", requires = "keyfiles")]
     no_password: bool,
+
+    /// Hash the password as a QNAP NAS does before it unlocks LUKS. New passwords of `change` and `keyslot` are not hashed
+    #[arg(long, conflicts_with_all = ["no_password", "volume_key_file"])]
+    qnap: bool,
 
     /// A keyfile, or a folder of keyfiles (hidden files are ignored). May be repeated
     #[arg(long = "keyfile", value_name = "FILE", id = "keyfiles")]
@@ -189,7 +194,8 @@ impl CredentialArgs {
         }
         let Some(path) = &self.volume_key_file else {
             let (source, keyfiles) = self.source_for(asks)?;
-            return Source { must_come, ..source }.read_beside(keyfiles);
+            let read = Source { must_come, ..source }.read_beside(keyfiles)?;
+            return Ok(if self.qnap { read.hashed_as_qnap() } else { read });
         };
         if self.gives_password() || !self.keyfiles.is_empty() {
             return Err(Error::misuse("a volume key needs no other credential")
@@ -219,7 +225,8 @@ impl CredentialArgs {
         meter: &StrengthMeter<'_>,
     ) -> Result<Vec<Credential>> {
         let (source, keyfiles) = self.source_for(asks)?;
-        source.judged(meter).read_new_beside(keyfiles)
+        let read = source.judged(meter).read_new_beside(keyfiles)?;
+        Ok(if self.qnap { ReadCredentials::from(read).hashed_as_qnap().into_vec() } else { read })
     }
 
     /// The source of the password, and the keyfiles. `asks` decides whether a password goes with the keyfiles.
@@ -392,11 +399,13 @@ pub struct ReadCredentials {
     typed: Option<(File, String)>,
     /// Whether options would make the next try quick.
     slow: bool,
+    /// Whether passwords are hashed as a QNAP NAS does.
+    qnap: bool,
 }
 
 impl From<Vec<Credential>> for ReadCredentials {
     fn from(credentials: Vec<Credential>) -> Self {
-        Self { credentials, typed: None, slow: false }
+        Self { credentials, typed: None, slow: false, qnap: false }
     }
 }
 
@@ -416,6 +425,16 @@ impl ReadCredentials {
     /// The same. If tries are `slow`, the first wrong password, or the error, is followed by the options that make them quick.
     pub fn with_slow_tries(self, slow: bool) -> Self {
         Self { slow, ..self }
+    }
+
+    /// The same for a QNAP NAS, also when a password is asked for again.
+    fn hashed_as_qnap(mut self) -> Self {
+        for credential in &mut self.credentials {
+            if let Credential::Passphrase(text) = credential {
+                *text = qnap_passphrase(text);
+            }
+        }
+        Self { qnap: true, ..self }
     }
 
     /// The same without the terminal.
@@ -439,7 +458,7 @@ impl ReadCredentials {
     /// # Errors
     /// Those of `open`; `Cancelled`.
     pub fn open<T>(&mut self, mut open: impl FnMut(&[Credential]) -> Result<T>) -> Result<T> {
-        let Self { credentials, typed, slow } = self;
+        let Self { credentials, typed, slow, qnap } = self;
         let Some((terminal, question)) = typed else {
             return open(credentials).map_err(|error| match error.kind {
                 ErrorKind::WrongCredential(_) if *slow => patience::with_quicker(error),
@@ -455,7 +474,7 @@ impl ReadCredentials {
                 if let Some(Credential::Passphrase(text)) =
                     credentials.iter_mut().find(|credential| matches!(credential, Credential::Passphrase(_)))
                 {
-                    *text = fresh;
+                    *text = if *qnap { qnap_passphrase(&fresh) } else { fresh };
                 }
             }
             open(credentials)
@@ -573,7 +592,7 @@ impl Source<'_> {
     fn read_beside(&self, keyfiles: Vec<Credential>) -> Result<ReadCredentials> {
         let (credentials, asker) = self.read_by(keyfiles, |asker| asker.password(self.question))?;
         let typed = asker.and_then(Asker::into_terminal).map(|terminal| (terminal, self.question.to_owned()));
-        Ok(ReadCredentials { credentials, typed, slow: false })
+        Ok(ReadCredentials { credentials, typed, slow: false, qnap: false })
     }
 
     /// The `keyfiles`, already read, and a new password. None may be empty: a script whose password got lost would create a

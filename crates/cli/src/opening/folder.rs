@@ -1,9 +1,9 @@
 //! Options for encrypted folders.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use claviger_engine::credential::FolderOptions;
-use claviger_engine::file_formats::ecryptfs;
+use claviger_engine::file_formats::{FileFormat, GOCRYPTFS, ecryptfs};
 use claviger_engine::{Credential, Error, Result, Secret};
 
 use crate::opening::certificates::{self, CertificateArgs};
@@ -48,6 +48,10 @@ pub struct FolderArgs {
     #[arg(long)]
     encrypted_view: bool,
 
+    /// Show a plain folder encrypted, for backups: gocryptfs's reverse mode. Read-only
+    #[arg(long)]
+    reverse: bool,
+
     /// Store the headers of new files in extended attributes
     #[arg(long)]
     xattr_metadata: bool,
@@ -89,12 +93,14 @@ impl FolderArgs {
             no_name_encryption,
             passthrough,
             encrypted_view,
+            reverse,
             xattr_metadata,
             certificates,
         } = self;
         let files = folder_password_file.is_some() || name_password_file.is_some() || !wrapped_passphrase.is_empty();
         let descriptors = folder_password_fd.is_some() || name_password_fd.is_some();
-        let flags = [no_name_encryption, passthrough, encrypted_view, xattr_metadata].into_iter().any(|flag| *flag);
+        let flags = [no_name_encryption, passthrough, encrypted_view, reverse, xattr_metadata];
+        let flags = flags.into_iter().any(|flag| *flag);
         files || descriptors || flags || certificates.given()
     }
 
@@ -116,9 +122,27 @@ impl FolderArgs {
         self.encrypted_view
     }
 
-    /// The format that the private keys are for, if any are named.
-    pub fn certificate_format(&self) -> Option<&'static str> {
-        self.certificates.given().then_some(certificates::FORMAT)
+    /// Whether to show a plain folder encrypted.
+    pub fn reverse(&self) -> bool {
+        self.reverse
+    }
+
+    /// Refuses to show a plain folder encrypted.
+    ///
+    /// # Errors
+    /// `Misuse`.
+    pub fn refuse_reverse(&self) -> Result<()> {
+        match self.reverse {
+            true => Err(Error::misuse("--reverse does not apply here")
+                .hint("Use it with `mount`, `ls`, `tree`, `cp` or `cat`.")),
+            false => Ok(()),
+        }
+    }
+
+    /// The only format that these options are for.
+    pub fn implied_format(&self) -> Option<&'static str> {
+        let reverse = self.reverse.then(|| GOCRYPTFS.name());
+        reverse.or(self.certificates.given().then_some(certificates::FORMAT))
     }
 
     /// Whether an option names the source of the folder's password.
@@ -183,6 +207,7 @@ impl FolderArgs {
             wrapped_passphrase: given.wrapped_passphrase.as_deref(),
             passthrough: self.passthrough,
             encrypted_view: self.encrypted_view,
+            reverse: self.reverse,
             metadata_in_attributes: self.xattr_metadata,
             ..FolderOptions::default()
         }
@@ -206,6 +231,12 @@ impl FolderArgs {
             self.name_password_fd,
         )
     }
+}
+
+/// Whether the folder is a plain one that this format can show encrypted.
+pub fn is_reversible(path: &Path, format: &dyn FileFormat) -> bool {
+    let there = |file: Option<&str>| file.is_some_and(|file| path.join(file).symlink_metadata().is_ok());
+    there(format.reverse_key_file()) && !there(format.key_file())
 }
 
 fn passphrase(credentials: Vec<Credential>) -> Option<Secret> {

@@ -51,8 +51,17 @@ impl OpenArgs {
     /// Finds the folder itself, or the folder to which `inside` leads in the volume.
     ///
     /// # Errors
-    /// Those of [`Opening::find`].
+    /// `Misuse` for a plain folder that is shown encrypted; those of [`Opening::find`].
     pub fn find_folder(&self, access: Access, inside: Option<&OsStr>) -> anyhow::Result<FoundFolder<'_>> {
+        self.how.folder.refuse_reverse()?;
+        self.find_any_folder(access, inside)
+    }
+
+    /// Like [`OpenArgs::find_folder`], also for a plain folder that is shown encrypted.
+    ///
+    /// # Errors
+    /// Those of [`Opening::find`].
+    pub fn find_any_folder(&self, access: Access, inside: Option<&OsStr>) -> anyhow::Result<FoundFolder<'_>> {
         guard::no_dumps();
         if let (Some(path), false) = (inside, self.path.is_dir()) {
             let outer = InsideArgs::default().outer(self, self.open_for_files(access)?)?;
@@ -65,7 +74,7 @@ impl OpenArgs {
     }
 
     fn inner(&self, tree: &Arc<dyn Tree>, path: &OsStr) -> claviger_engine::Result<Locked> {
-        let format = self.how.folder_format().or(self.how.folder.certificate_format());
+        let format = self.how.folder_format().or(self.how.folder.implied_format());
         Opening::tree(Arc::clone(tree)).at(path).format(format).find()
     }
 
@@ -120,6 +129,12 @@ impl FoundFolder<'_> {
         let in_volume = self.place == FolderLocation::InVolume;
         one_on_stdin(in_volume && args.credentials.on_stdin(), args.how.folder.source().on_stdin())?;
         let own = args.how.folder.gives_password() || in_volume;
+        let given = args.how.folder.gives_password() || !in_volume && args.credentials.given();
+        // The master key opens it, too, and even without its configuration.
+        let master_key = !in_volume && args.credentials.gives_volume_key();
+        if !master_key && let Some(computed) = args.by_fido2(&self.locked, &self.with(&[]), given)? {
+            return Ok(computed);
+        }
         let without = args.how.folder.as_stored() || self.given.opens_itself();
         let asks = |keyfiles: &[Credential]| !without && self.locked.asks_passphrase(keyfiles);
         let credentials = match own {

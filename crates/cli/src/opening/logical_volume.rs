@@ -26,15 +26,23 @@ impl LogicalVolumeArgs {
     /// caller will write to it.
     pub fn within(&self, store: Arc<dyn Store>, to_write: bool) -> claviger_engine::Result<Arc<dyn Store>> {
         let Some(name) = &self.logical_volume else { return Ok(store) };
-        let (group, volume) = logical_volumes::find(&*store, name)?;
-        group.warnings.iter().for_each(|warning| output::warn(warning));
-        let mapped = volume.open(store)?;
-        if let Some(why) = volume.read_only.as_ref().filter(|_| to_write) {
-            output::warn(&format!("{} is read-only: {why}.", volume.full_name()));
-        }
-        Ok(match smaller_sectors(&mapped) {
-            Some(inside) => Arc::new(mapped.with_sector_size(inside)),
-            None => Arc::new(mapped),
-        })
+        named(store, name, to_write)
     }
+}
+
+/// The logical volume of that name in `store`. Prints warnings. `to_write` says whether the caller will write to it.
+///
+/// # Errors
+/// Those of [`logical_volumes::find`] and of opening it.
+pub fn named(store: Arc<dyn Store>, name: &str, to_write: bool) -> claviger_engine::Result<Arc<dyn Store>> {
+    let (group, volume) = logical_volumes::find(&*store, name)?;
+    group.warnings.iter().for_each(|warning| output::warn(warning));
+    let mapped = volume.open(store)?;
+    if let Some(why) = volume.read_only.as_ref().filter(|_| to_write) {
+        output::warn(&format!("{} is read-only: {why}.", volume.full_name()));
+    }
+    Ok(match smaller_sectors(&mapped) {
+        Some(inside) => Arc::new(mapped.with_sector_size(inside)),
+        None => Arc::new(mapped),
+    })
 }

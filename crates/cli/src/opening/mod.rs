@@ -1,10 +1,12 @@
 //! Opening a volume: the options that several verbs share, and the way from a path to an open volume.
 
+pub mod assembled;
 pub mod binding;
 pub mod certificates;
 pub mod cost;
 pub mod credentials;
 pub mod direct;
+pub mod disk_in_file;
 pub mod editing;
 pub mod fido2;
 pub mod files;
@@ -18,10 +20,12 @@ pub mod logical_volume;
 pub mod mount_point;
 pub mod new_file;
 pub mod overwrite;
+pub mod parts;
 pub mod patience;
 pub mod plaintext;
 mod protect;
 pub mod remote;
+mod segments;
 pub mod strength;
 pub mod tokens;
 mod unlock_args;
@@ -35,6 +39,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::Context;
+use claviger_engine::clevis::Helpers;
 use claviger_engine::credential::HeaderChoice;
 use claviger_engine::formats::Sealed;
 use claviger_engine::opening::{Locked, OpenVolume, Stores};
@@ -45,6 +50,7 @@ pub use protect::{HiddenArgs, ProtectArgs};
 pub use unlock_args::UnlockArgs;
 
 use crate::opening::credentials::{CredentialArgs, ReadCredentials};
+use crate::opening::disk_in_file::DiskInFile;
 use crate::opening::folder::FolderGiven;
 use crate::opening::tokens::{Released, TokenArgs};
 use crate::process::guard;
@@ -54,8 +60,8 @@ use crate::terminal::{advice, cancel, prompt};
 /// Which volume, what opens it, and what narrows the trials.
 #[derive(clap::Args, Clone)]
 pub struct OpenArgs {
-    /// The file or block device that holds the volume, an encrypted folder, or a remote store:
-    /// nbd://HOST/EXPORT, rbd:POOL/IMAGE …
+    /// The file, block device or disk image that holds the volume, an encrypted folder, a remote store:
+    /// nbd://HOST/EXPORT, rbd:POOL/IMAGE …, or disks out of a NAS: md:DISK,DISK …
     #[arg(value_name = "VOLUME")]
     pub path: PathBuf,
 
@@ -79,6 +85,27 @@ impl OpenArgs {
         self.how.opening(&self.path)?.access(access).stored()
     }
 
+    /// The disk in the file, if the file is not the disk itself: it is only read.
+    ///
+    /// # Errors
+    /// Those of [`remote::disk_in_file`].
+    pub fn disk_in_file(&self) -> claviger_engine::Result<Option<DiskInFile>> {
+        remote::disk_in_file(&self.path)
+    }
+
+    /// Whether the volume is only read because of the file that it is in.
+    pub fn in_disk_in_file(&self) -> bool {
+        // An error comes from opening it.
+        matches!(self.disk_in_file(), Ok(Some(_)))
+    }
+
+    /// Says that the volume is opened read-only because of the file that it is in, if that is so.
+    pub fn note_read_only(&self) {
+        if let Ok(Some(disk)) = self.disk_in_file() {
+            disk.note_read_only(&self.path);
+        }
+    }
+
     /// The options for tokens.
     pub fn tokens(&self) -> &TokenArgs {
         &self.how.tokens
@@ -86,7 +113,7 @@ impl OpenArgs {
 
     /// The path of the data.
     pub fn store_path(&self) -> &Path {
-        &self.path
+        remote::file(&self.path)
     }
 
     /// Whether the password is read from standard input.
@@ -170,6 +197,28 @@ impl OpenArgs {
         released.map_err(|e| if e.path.is_none() { e.at(&self.path) } else { e })
     }
 
+    /// What a FIDO2 key computes for a folder that it opens instead of a password. `given`: options give credentials of the folder.
+    pub(super) fn by_fido2(
+        &self,
+        locked: &Locked,
+        with: &Unlock<'_>,
+        given: bool,
+    ) -> claviger_engine::Result<Option<ReadCredentials>> {
+        let tokens = &self.how.tokens;
+        let at = |e: Error| if e.path.is_none() { e.at(&self.path) } else { e };
+        let Some(token) = locked.fido2(with).map_err(at)? else { return Ok(None) };
+        let named = tokens.only() || tokens.fido2_args().fido2_device.is_some();
+        if given || !named {
+            let to_try = if named { "Omit the password." } else { "Plug in the key, and add --fido2-device auto." };
+            let master_key = "Without the key, the master key opens it: put the 64 digits that gocryptfs printed into a file, and add \
+                              --volume-key-file FILE.";
+            let error = Error::misuse("a FIDO2 key opens this folder, and no password does");
+            return Err(at(error.hint(format!("{to_try} {master_key}"))));
+        }
+        let secret = Helpers::fido2(tokens, &token).map_err(at)?;
+        Ok(Some(vec![Credential::Passphrase(secret)].into()))
+    }
+
     /// Opens a volume, for verbs that need its bytes. Asks for the password only after a volume was found.
     pub fn open(&self, access: Access) -> anyhow::Result<OpenVolume> {
         self.bytes(access, None)
@@ -223,7 +272,7 @@ impl OpenArgs {
 
     /// The files that will be opened.
     pub fn files(&self) -> Vec<&Path> {
-        [Some(&*self.path), self.how.header_file()].into_iter().flatten().collect()
+        [Some(self.store_path()), self.how.header_file()].into_iter().flatten().collect()
     }
 
     /// The stores of the volume, opened for the key process, which unlocks it.
@@ -281,6 +330,13 @@ impl OpenArgs {
         if let Some(header) = locked.header() {
             self.announce(header).map_err(|e| e.at(&self.path))?;
         }
+        let by_fido2 = match &folder {
+            // The master key opens it, too, and even without its configuration.
+            Some(_) if !self.credentials.gives_volume_key() => {
+                self.by_fido2(&locked, &self.unlock_found(&[], folder.as_ref()), self.credentials.given())?
+            }
+            _ => None,
+        };
         let opens_itself = folder.as_ref().is_some_and(FolderGiven::opens_itself);
         let without = self.how.folder.as_stored() || opens_itself;
         let asks = |keyfiles: &[Credential]| !without && locked.asks_passphrase(keyfiles);
@@ -289,6 +345,7 @@ impl OpenArgs {
         let keyslot = released.as_ref().and_then(|released| released.keyslot);
         let credentials = match (released, locked.headerless()) {
             (Some(released), _) => released.credentials.into(),
+            _ if by_fido2.is_some() => by_fido2.unwrap_or_default(),
             _ if own => self.how.folder.source().read()?,
             (None, true) => self.credentials.read_for_headerless(asks)?,
             (None, false) => self.credentials.read_for(asks)?,

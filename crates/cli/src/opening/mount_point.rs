@@ -74,8 +74,9 @@ fn media(runtime: &Runtime) -> Result<PathBuf> {
 
 /// A folder's name for a volume: the file's name without its extension.
 fn name_for(volume: &Path) -> String {
-    let name = volume.canonicalize().unwrap_or_else(|_| volume.to_owned());
-    let name = name.file_stem().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let path = volume.canonicalize().unwrap_or_else(|_| volume.to_owned());
+    let name = remote::label(volume).or_else(|| path.file_stem().map(OsStr::to_owned)).unwrap_or_default();
+    let name = name.to_string_lossy();
     let name: String = name.chars().map(|c| if c.is_control() || c == '/' || c == ':' { '_' } else { c }).collect();
     let name = name.trim_start_matches('.');
     if name.is_empty() { "volume".to_owned() } else { name.to_owned() }

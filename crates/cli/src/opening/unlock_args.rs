@@ -227,9 +227,11 @@ impl UnlockArgs {
         if !path.is_dir() {
             self.headerless.check(self.format())?;
         }
-        // Nothing in an EFS folder shows that its files are encrypted.
-        let format = self.format().or_else(|| self.folder.certificate_format().filter(|_| path.is_dir()));
-        let opening = remote::opening(path, self.header_file())?.partition(self.partition).format(format);
+        // Nothing in an EFS folder shows that its files are encrypted, and a plain folder has none.
+        let format = self.format().or_else(|| self.folder.implied_format().filter(|_| path.is_dir()));
+        // The kernel maps the bytes of the file.
+        let find = if self.for_kernel { remote::opening_of_bytes } else { remote::opening };
+        let opening = find(path, self.header_file())?.partition(self.partition).format(format);
         Ok(opening.keep_times(self.keep_times).by_backup(self.by_backup()))
     }
 

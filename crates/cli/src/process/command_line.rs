@@ -80,8 +80,17 @@ fn values<'a>(matches: &'a ArgMatches, id: &str) -> impl Iterator<Item = &'a OsS
 }
 
 /// Options of the way in which the program was called. Suggested commands do not repeat them.
-const OF_THIS_CALL: &[&str] =
-    &["--json", "--without-password", "--password-fd", "--progress", "--progress-fd", "--ask"];
+const OF_THIS_CALL: &[&str] = &[
+    "--json",
+    "--without-password",
+    "--password-fd",
+    "--progress",
+    "--progress-fd",
+    "--ask",
+    "--ready-fd",
+    "--caller",
+    "--key-process",
+];
 
 /// The options of the parsed command line `line` that a suggested command of `verb` repeats: those that this verb has.
 pub fn repeated<'a>(verb: &str, line: &'a [OsString]) -> impl Iterator<Item = &'a OsString> {

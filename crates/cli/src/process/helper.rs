@@ -9,6 +9,7 @@ use std::process::ExitCode;
 /// Options of mount(8) that `claviger mount` has, too; a value follows `=`.
 const OURS: &[(&str, &str)] = &[
     ("keyfile", "--keyfile"),
+    ("qnap", "--qnap"),
     ("password-file", "--password-file"),
     ("no-password", "--no-password"),
     ("format", "--format"),
@@ -25,6 +26,7 @@ const OURS: &[(&str, &str)] = &[
     ("allow-slow", "--allow-slow"),
     ("write-unencrypted", "--write-unencrypted"),
     ("ro", "--read-only"),
+    ("writeback", "--writeback"),
     ("filesystem", "--filesystem"),
     ("idle", "--idle"),
     ("memory", "--memory"),
@@ -51,6 +53,7 @@ const OURS: &[(&str, &str)] = &[
     ("no-name-encryption", "--no-name-encryption"),
     ("passthrough", "--passthrough"),
     ("encrypted-view", "--encrypted-view"),
+    ("reverse", "--reverse"),
     ("xattr-metadata", "--xattr-metadata"),
 ];
 

@@ -13,8 +13,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -30,7 +30,7 @@ use claviger_engine::store::Access;
 use claviger_engine::trees::Tree;
 use claviger_engine::{Error, ErrorKind, Layout, Opened, Result, Store, Volume, Warning, memory};
 use claviger_serve::inherited;
-use claviger_serve::key_process::locking::{Lockable, Locks, Proof};
+use claviger_serve::key_process::locking::{Lockable, Locks};
 use claviger_serve::key_process::{FileNumber, IoSide, KeySide, Terms, cage};
 use claviger_serve::sessions::{Session, SessionSocket};
 use rustix::io::{FdFlags, fcntl_setfd};
@@ -384,7 +384,7 @@ impl Started {
             false
         };
         let consent = |question: &str| Ok(prompt::says_yes(question)?);
-        let terms = Terms { cancelled: &cancelled, writes: true, task, consent: &consent, remove };
+        let terms = Terms { writes: true, task, consent: &consent, remove, ..Terms::reading(&cancelled) };
         let served = io_side.serve_until_open::<()>(stores, &terms);
         // Any further request fails, which leaves the data as a crash would.
         drop(io_side);
@@ -429,6 +429,20 @@ pub fn or_cancelled(error: anyhow::Error) -> anyhow::Error {
     cancel::check().err().map_or(error, Into::into)
 }
 
+/// Waits a second for the key process to exit, then signals it: it may be waiting for a password. Returns whether it was signalled.
+pub fn end(child: &mut Child) -> io::Result<bool> {
+    const PATIENCE: Duration = Duration::from_secs(1);
+    const TICK: Duration = Duration::from_millis(20);
+    for _ in 0..PATIENCE.as_millis() / TICK.as_millis() {
+        if child.try_wait()?.is_some() {
+            return Ok(false);
+        }
+        std::thread::sleep(TICK);
+    }
+    signal(child);
+    Ok(true)
+}
+
 /// The error after the key process exited before the volume was open.
 pub fn ended(mut child: Child) -> anyhow::Result<anyhow::Error> {
     Ok(how_ended(child.wait()?))
@@ -464,23 +478,15 @@ pub fn layout(io_side: IoSide, outline: KeylessLayout, store: &dyn Store) -> Res
 fn opened(io_side: IoSide, stores: Stores, report: OpenedVolumeReport) -> Result<(OpenVolume, Locking)> {
     let OpenedVolumeReport { outline, format, cipher, mode, stored, warnings, trials, took } = report;
     // After a signal, reads of a locked volume fail instead of waiting: they would delay the end.
-    let asking = io_side.opened(lost)?;
-    let proof = Proof::of(&outline, &asking)?;
-    let key_process = Arc::new(Lockable::new(asking, cancel::cancelled));
-    let layout = outline.clone().with_key_process(&(Arc::clone(&key_process) as Arc<dyn KeyProcess>), &stores.data)?;
+    let key_process = Arc::new(Lockable::new(io_side, outline.clone(), lost, cancel::cancelled)?);
+    let layout = outline.with_key_process(&(Arc::clone(&key_process) as Arc<dyn KeyProcess>), &stores.data)?;
     let facts = Facts::new(by_name(&format)?.name(), cipher, mode, &layout);
     let volume = Volume::new(Arc::clone(&stores.data), layout);
     let mut open = OpenVolume::new(volume, facts, stored);
     (open.trials, open.took, open.header) = (trials, took, stores.header.clone());
     open.warnings = warnings.into_iter().map(Warning::from).collect();
-    let locking = Locking(Locks {
-        key_process,
-        stores,
-        outline,
-        proof,
-        of: |report: &OpenedVolumeReport| (&report.outline, &report.warnings),
-        lost,
-    });
+    let locking =
+        Locking(Locks { key_process, stores, of: |report: &OpenedVolumeReport| (&report.outline, &report.warnings) });
     Ok((open, locking))
 }
 
@@ -492,6 +498,11 @@ impl Locking {
     pub fn locked(&self) -> impl Fn() -> bool + Send + Sync + use<> {
         let key_process = Arc::downgrade(&self.0.key_process);
         move || key_process.upgrade().is_some_and(|key_process| key_process.locked())
+    }
+
+    /// The key process that can be locked.
+    pub fn key_process(&self) -> Weak<Lockable> {
+        Arc::downgrade(&self.0.key_process)
     }
 
     /// The store of a detached header.

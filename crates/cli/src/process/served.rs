@@ -173,9 +173,11 @@ pub fn answer(
     if facts.is_some_and(|facts| formats::by_name(facts.format).is_ok_and(|format| format.editor().is_some())) {
         let data: Arc<dyn Store> = Arc::<Counted>::clone(store);
         let header = locking.as_ref().and_then(Locking::header);
-        answering.push(
-            live.lend([Some(&data), header].into_iter().flatten().map(Arc::downgrade).collect(), mount::follow_size)?,
-        );
+        answering.push(live.lend(
+            [Some(&data), header].into_iter().flatten().map(Arc::downgrade).collect(),
+            locking.as_ref().map(Locking::key_process),
+            mount::follow_size,
+        )?);
     }
     answering.extend(locking.map(|locking| locking.listen(live.session())).transpose()?);
     Ok(answering)

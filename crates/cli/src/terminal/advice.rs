@@ -17,6 +17,8 @@ const VOLUME: &str = "VOLUME";
 pub struct NamedVolume {
     /// For commands that take the options of the command line: `--header=disk.header disk.luks`.
     volume: String,
+    /// The same for commands that also take `--isolate-keys`, if that was given.
+    isolated: Option<String>,
     /// For commands that work on the header alone, and take a detached one as their volume.
     header: String,
     /// The volume itself, for commands of other programs; `None` if it is a partition.
@@ -29,6 +31,7 @@ impl NamedVolume {
     /// The volume of a parsed command line, whose first name is that of a volume (see [`crate::process::command_line`]).
     pub fn of(line: &[OsString]) -> Option<Self> {
         const HEADER: &str = "--header=";
+        const ISOLATE: &str = "--isolate-keys";
         let (options, places) = line.split_at(line.iter().position(|word| word == "--")?);
         let volume = places.get(1)?.as_os_str();
         let option = |name: &str| {
@@ -38,8 +41,11 @@ impl NamedVolume {
         let (header, partition) = (option(HEADER), option("--partition="));
         let marked = volume.as_bytes().starts_with(b"-").then_some(OsStr::new("--"));
         let alone = header.map(|header| output::command([OsStr::from_bytes(&header.as_bytes()[HEADER.len()..])]));
+        let all = [header, partition, marked, Some(volume)];
+        let isolate = options.iter().map(OsString::as_os_str).find(|word| *word == ISOLATE);
         Some(Self {
-            volume: output::command([header, partition, marked, Some(volume)].into_iter().flatten()),
+            volume: output::command(all.into_iter().flatten()),
+            isolated: isolate.map(|isolate| output::command([Some(isolate)].into_iter().chain(all).flatten())),
             header: alone.unwrap_or_else(|| output::command([partition, marked, Some(volume)].into_iter().flatten())),
             file: partition.is_none().then(|| volume.to_owned()),
             line: line.to_vec(),
@@ -54,6 +60,7 @@ impl NamedVolume {
         let has = |name| command_line::has_option(command, name);
         match self.file {
             None if !has("partition") => VOLUME,
+            _ if has("header") && has("isolate-keys") => self.isolated.as_ref().unwrap_or(&self.volume),
             _ if has("header") => &self.volume,
             _ => &self.header,
         }
@@ -164,6 +171,21 @@ pub fn command<'a>(verb: &'a str, names: impl Iterator<Item = &'a OsStr>) -> Str
     let mut names = names.peekable();
     let marked = names.peek().filter(|name| name.as_bytes().starts_with(b"-")).map(|_| OsStr::new("--"));
     output::command(["claviger", verb].into_iter().map(OsStr::new).chain(options).chain(marked).chain(names))
+}
+
+/// The command line of this process with `other` in the place of the volume at `path`. `None` if it names no such volume.
+pub fn this_command(path: &Path, other: &OsStr) -> Option<String> {
+    let line = &session().volume.as_ref()?.line;
+    let (words, names) = line.split_at(line.iter().position(|word| word == "--")?);
+    let verb: Vec<_> = words.iter().skip(1).take_while(|word| !word.as_bytes().starts_with(b"-")).collect();
+    let name = verb.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
+    let options = command_line::repeated(&name, line);
+    if !names.iter().any(|name| name == path) {
+        return None;
+    }
+    let names = names.iter().skip(1).map(|name| if name == path { other } else { name });
+    let words = [OsStr::new("claviger")].into_iter().chain(verb.into_iter().chain(options).map(OsString::as_os_str));
+    Some(output::command(words.chain(names)))
 }
 
 /// The option as this command line gives it, with its value.

@@ -131,6 +131,10 @@ fn file(args: &Args, path: &OsStr) -> anyhow::Result<()> {
     let bar = progress::wanted(&stdout).then(|| Progress::bytes("Reading"));
     // If opening fails, reading fails as well, with the reason.
     let _open = OpenFile::new(&*opened.tree, node);
+    if size == 0 {
+        // A file that looks empty may be damaged.
+        opened.tree.read_at(node, 0, &mut [0]).map_err(|e| files::tree_error(e, path))?;
+    }
     while at < end {
         let chunk = &mut buffer[..(end - at).min(CHUNK) as usize];
         let read = opened.tree.read_at(node, at, chunk).map_err(|e| files::tree_error(e, path))?;

@@ -597,6 +597,7 @@ fn carry_out(
         filesystem: Choice::Program(Kind::Ntfs),
         read_only: false,
         options: vec!["efs_raw".to_owned()],
+        writeback: false,
     };
     let mounted = mount::mount(Arc::new(CountedStore::new(Arc::clone(store))), &request, live);
     let mounted = mounted.map_err(|e| e.at(disk))?;

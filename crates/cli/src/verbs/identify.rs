@@ -1,16 +1,22 @@
 //! `claviger identify`: identifies files without a credential.
 
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use claviger_engine::arrays::ArrayMember;
 use claviger_engine::diagnosis::{self, Diagnosis, Look, Opinion};
 use claviger_engine::file_formats::efs::EFS;
+use claviger_engine::filesystems::{Filesystem, Kind};
 use claviger_engine::formats::partition::Candidate;
+use claviger_engine::logical_volumes::{self, Group};
 use claviger_engine::store::Access;
-use claviger_engine::{FORMATS, FileFormat, Verdict, formats};
+use claviger_engine::{FORMATS, FileFormat, Store, Verdict, file_formats, formats};
 use serde::Serialize;
 
-use crate::opening::{images, remote};
+use crate::opening::folder::is_reversible;
+use crate::opening::{assembled, images, remote};
 use crate::terminal::advice;
 use crate::terminal::exit::{self, Failure, Silent};
 use crate::terminal::file_name::FileName;
@@ -21,11 +27,13 @@ use crate::terminal::size;
 /// Identify files and devices, without a password
 ///
 /// Formats without a signature look like random bytes and are reported as "possibly" a volume. On a disk, each
-/// partition is examined too. Nothing is written.
+/// partition is examined too, and in a disk image (qcow2, VMDK, VHDX …) the disk. Nothing is written.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   claviger identify old.tc
-  claviger identify --json /dev/sd*")]
+  claviger identify disk.vhdx
+  claviger identify --json /dev/sd*
+  claviger identify md:disk1.img,disk2.img,disk3.img   # what is in a RAID array")]
 pub struct Args {
     /// Files, block devices, or encrypted folders
     #[arg(value_name = "FILE", required = true)]
@@ -73,9 +81,45 @@ struct Identified {
     /// The error in the partition table.
     #[serde(skip_serializing_if = "Option::is_none")]
     partition_table: Option<String>,
+    /// What it, or its partitions, are in arrays of Linux RAID.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    raid_members: Vec<RaidMember>,
+    /// The error in the RAID superblock.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    raid_superblock: Option<String>,
+    /// The logical volumes, if it is a physical volume of LVM2.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    logical_volumes: Vec<OpenableVolume>,
+    /// What the file is, if it is not the disk itself: `a virtual disk of Hyper-V (VHDX)`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    image: Option<String>,
+    /// The disk in such a file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    disk: Option<Box<Examined>>,
+    /// Whether it is a plain folder that its format can show encrypted.
+    #[serde(skip)]
+    reversible: bool,
     /// What to do next, in sentences with commands.
     #[serde(skip)]
     steps: Vec<String>,
+}
+
+/// A member of an array.
+#[derive(Serialize)]
+struct RaidMember {
+    #[serde(flatten)]
+    member: ArrayMember,
+    /// The name that opens the array, with all members that were given.
+    open_as: String,
+}
+
+/// A logical volume that can be opened.
+#[derive(Serialize)]
+struct OpenableVolume {
+    /// Its name with that of the group.
+    name: String,
+    /// The name that opens it.
+    open_as: String,
 }
 
 /// A format's verdict and its reasons.
@@ -95,14 +139,43 @@ impl Reasoned {
 }
 
 impl Examined {
+    /// The answer. An error in one file must not keep the others from being examined: it is reported at once.
+    fn of(path: &Path, json: bool, identified: claviger_engine::Result<Identified>) -> Self {
+        match identified {
+            Ok(identified) => Self::Identified(Box::new(identified)),
+            Err(e) => {
+                let e = anyhow::Error::new(e);
+                exit::report(&e, json);
+                Self::Failed { path: FileName::path(path), error: Failure::of(&e) }
+            }
+        }
+    }
+
     fn identified(&self) -> Option<&Identified> {
         if let Self::Identified(identified) = self { Some(identified) } else { None }
+    }
+
+    /// What is on the disk: in the image, if the file is one.
+    fn disk(&self) -> Option<&Identified> {
+        let identified = self.identified()?;
+        identified.disk.as_deref().map_or(Some(identified), Self::disk)
+    }
+
+    fn disk_mut(&mut self) -> Option<&mut Identified> {
+        let Self::Identified(identified) = self else { return None };
+        match identified.disk.is_some() {
+            true => identified.disk.as_mut()?.disk_mut(),
+            false => Some(identified),
+        }
     }
 
     /// The exit code; `None` if the file may hold a volume.
     fn code(&self) -> Option<u8> {
         match self {
-            Self::Identified(identified) => (!identified.promising()).then_some(Silent::not_this_format().0),
+            Self::Identified(identified) => match &identified.disk {
+                Some(disk) => disk.code(),
+                None => (!identified.promising()).then_some(Silent::not_this_format().0),
+            },
             Self::Failed { error, .. } => Some(error.exit_code),
         }
     }
@@ -111,7 +184,10 @@ impl Examined {
 impl Identified {
     /// Whether the file may hold a volume.
     fn promising(&self) -> bool {
-        self.format.is_some() || self.partitions.iter().flatten().any(|p| !p.formats.is_empty())
+        self.format.is_some()
+            || !self.raid_members.is_empty()
+            || !self.logical_volumes.is_empty()
+            || self.partitions.iter().flatten().any(|p| !p.formats.is_empty())
     }
 
     fn is_folder(&self) -> bool {
@@ -125,41 +201,103 @@ impl Identified {
 }
 
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    let examine = |path: &PathBuf| match identify(path) {
-        Ok(identified) => Examined::Identified(Box::new(identified)),
-        // An error in one file must not keep the others from being examined.
-        Err(e) => {
-            let e = anyhow::Error::new(e);
-            exit::report(&e, args.json);
-            Examined::Failed { path: FileName::path(path), error: Failure::of(&e) }
-        }
-    };
-    let examined: Vec<_> = args.files.iter().map(examine).collect();
+    let examine = |path: &PathBuf| Examined::of(path, args.json, identify(path, args.json));
+    let mut examined: Vec<_> = args.files.iter().map(examine).collect();
+    name_arrays(&mut examined, &args.files);
     output::print(&examined, args.json)?;
     let codes: Vec<_> = examined.iter().filter_map(Examined::code).collect();
     gravest(&codes).map_or(Ok(()), |code| Err(Silent(code).into()))
 }
 
-fn identify(path: &Path) -> claviger_engine::Result<Identified> {
+fn identify(path: &Path, json: bool) -> claviger_engine::Result<Identified> {
     if path.is_dir() {
-        return Ok(Identified::of(path, diagnosis::look_at_folder(path)?));
+        let identified = Identified::of(path, diagnosis::look_at_folder(path)?);
+        let format = identified.format.and_then(|name| file_formats::named(name).ok());
+        return Ok(match format.is_some_and(|format| is_reversible(path, format)) {
+            true => {
+                let step = advice::about("To show it encrypted: `claviger mount --reverse VOLUME DIR`", path);
+                Identified { reversible: true, steps: vec![step], ..identified }
+            }
+            false => identified,
+        });
     }
-    let store = remote::open(path, Access::ReadOnly)?;
-    let diagnosis = diagnosis::look(&store).map_err(|e| e.at(path))?;
+    let Some(disk) = remote::disk_in_file(path)? else {
+        return identify_store(path, &remote::open(path, Access::ReadOnly)?);
+    };
+    let store = disk.open(path, Access::ReadOnly).map_err(|e| e.at(path));
+    let size = remote::open(path, Access::ReadOnly)?.len();
+    let inside = store.and_then(|store| identify_store(path, &store));
+    let inside = Some(Box::new(Examined::of(path, json, inside)));
+    Ok(Identified { size: Some(size), image: Some(disk.what()), disk: inside, ..Identified::of(path, Vec::new()) })
+}
+
+fn identify_store(path: &Path, store: &Arc<dyn Store>) -> claviger_engine::Result<Identified> {
+    let diagnosis = diagnosis::look(store).map_err(|e| e.at(path))?;
     // Only a hint: a disk that fails near its end is identified, too.
-    let candidates = diagnosis.candidates(&*store).unwrap_or_default();
-    let Diagnosis { size, content, mark, partitions, partition_trouble, formats, .. } = diagnosis;
+    let candidates = diagnosis.candidates(&**store).unwrap_or_default();
+    let logical_volumes = match diagnosis.filesystem {
+        Some(Filesystem { kind: Kind::Lvm, .. }) => logical_volumes_in(&**store, path),
+        _ => Vec::new(),
+    };
+    let Diagnosis { size, content, mark, partitions, partition_trouble, formats, raid_members, raid_trouble, .. } =
+        diagnosis;
     let begins_random = content.is_some_and(|content| content.begins == Look::Random);
     let identified = Identified { size: Some(size), begins_random, ..Identified::of(path, formats) };
     let beheaded = identified.format.is_none() && partitions.is_empty();
     let by_header_copy = candidates.iter().filter(|_| beheaded).map(|format| format.name()).collect();
-    let identified = Identified { by_header_copy, ..identified };
+    let raid_members = raid_members.into_iter().map(|member| RaidMember { member, open_as: String::new() }).collect();
+    let identified =
+        Identified { by_header_copy, raid_members, raid_superblock: raid_trouble, logical_volumes, ..identified };
     let partitions = (!partitions.is_empty()).then_some(partitions);
     let identified = Identified { partitions, partition_table: partition_trouble, ..identified };
     let mark = mark.filter(|_| identified.format.is_none());
     let to_contents = mark.iter().flat_map(|mark| images::steps(mark, &identified.path, "explain")).map(in_one_line);
     let steps = to_contents.chain(identified.trials(path)).collect();
     Ok(Identified { steps, ..identified })
+}
+
+/// The logical volumes in `store` that can be opened. A damaged group has none here: opening it by name says why.
+fn logical_volumes_in(store: &dyn Store, path: &Path) -> Vec<OpenableVolume> {
+    let group = logical_volumes::read(store).ok().flatten();
+    let named = |name: String| {
+        let open_as = assembled::logical_volume_name(&name, path).to_string_lossy().into_owned();
+        OpenableVolume { name, open_as }
+    };
+    group.iter().flat_map(Group::openable).map(named).collect()
+}
+
+/// Fills in the names of arrays, of which several of the files may hold members. The last of these files says how to open the array.
+fn name_arrays(examined: &mut [Examined], files: &[PathBuf]) {
+    let mut holders: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+    for (i, file) in examined.iter().enumerate() {
+        for RaidMember { member, .. } in file.disk().iter().flat_map(|file| &file.raid_members) {
+            holders.entry(member.uuid.clone()).or_default().push(i);
+        }
+    }
+    holders.values_mut().for_each(Vec::dedup);
+    for (uuid, holders_of_one) in &holders {
+        let is_beside = |other: &[usize]| other.iter().any(|i| holders_of_one.contains(i));
+        let beside_others = holders.iter().any(|(other, all)| other != uuid && is_beside(all));
+        let stores = holders_of_one.iter().map(|i| files[*i].as_path());
+        let name = assembled::array_name(beside_others.then_some(uuid), stores).to_string_lossy().into_owned();
+        for i in holders_of_one {
+            let Some(file) = examined[*i].disk_mut() else { continue };
+            let of_array = file.raid_members.iter_mut().filter(|found| found.member.uuid == *uuid);
+            of_array.for_each(|found| found.open_as.clone_from(&name));
+        }
+        let last = holders_of_one.last().and_then(|i| examined.get_mut(*i));
+        let Some(file) = last.and_then(Examined::disk_mut) else { continue };
+        let Some(found) = file.raid_members.iter().find(|found| found.member.uuid == *uuid) else { continue };
+        let array = found.member.array();
+        let step = match holders_of_one.len() as u32 >= found.member.devices {
+            true => format!("To examine {array}: `{}`", output::suggested("identify", &name)),
+            false => format!(
+                "To examine {array}, add its other members, separated by commas: `{}`",
+                output::suggested("identify", &name)
+            ),
+        };
+        file.steps.push(output::printable(&step));
+    }
 }
 
 fn in_one_line((what, command): (String, Option<String>)) -> String {
@@ -184,6 +322,12 @@ impl Identified {
             by_header_copy: Vec::new(),
             partitions: None,
             partition_table: None,
+            raid_members: Vec::new(),
+            raid_superblock: None,
+            logical_volumes: Vec::new(),
+            image: None,
+            disk: None,
+            reversible: false,
             steps: Vec::new(),
         }
     }
@@ -227,38 +371,69 @@ fn rank(verdict: &Verdict) -> (u8, &'static str) {
 impl Report for Vec<Examined> {
     fn text(&self, out: &mut dyn Write) -> io::Result<()> {
         for file in self.iter().filter_map(Examined::identified) {
-            let names = file.candidates.join(" or ");
-            let path = output::printable(&file.path);
-            match (file.verdict, file.format) {
-                ("yes", Some(_)) if file.is_folder() => writeln!(out, "{path}: an encrypted folder: {names}")?,
-                (_, None) if file.is_folder() => writeln!(out, "{path}: not an encrypted folder of any known format")?,
-                ("yes", Some(_)) => writeln!(out, "{path}: {names}")?,
-                (_, Some(_)) => writeln!(out, "{path}: possibly {names}")?,
-                (_, None) if file.promising() => writeln!(out, "{path}: a disk with partitions that could be volumes")?,
-                (_, None) => writeln!(out, "{path}: not a volume of any known format")?,
-            }
-            let headerless = |o: &&Reasoned| FORMATS.iter().any(|f| f.name() == o.format && f.headerless());
-            // That a local folder is not on an NTFS is obvious.
-            let obvious = |o: &&Reasoned| o.format == EFS.name() && o.verdict == "no";
-            let shown = file.formats.iter().filter(|o| !headerless(o) && !obvious(o));
-            for reason in formats::by_reason(shown.flat_map(|o| o.why.iter().map(|why| (o.format, &**why)))) {
-                writeln!(out, "  {reason}")?;
-            }
-            for candidate in file.partitions.iter().flatten() {
-                writeln!(out, "  {}", line_of(candidate))?;
-            }
-            if let Some(why) = &file.partition_table {
-                writeln!(out, "  partition table: {why}")?;
-            }
-            for step in &file.steps {
-                writeln!(out, "  {step}")?;
-            }
+            file.lines(&output::printable(&file.path)).iter().try_for_each(|line| writeln!(out, "{line}"))?;
         }
         Ok(())
     }
 
     fn json(&self) -> serde_json::Result<String> {
         output::json_list(self)
+    }
+}
+
+impl Identified {
+    /// The answer as lines for people: what it is, and below that, indented, what is in it. `name` is that of the file or disk.
+    fn lines(&self, name: &str) -> Vec<String> {
+        let (first, below) = match &self.image {
+            Some(what) => (format!("{name}: {what}"), self.lines_of_disk()),
+            None => (format!("{name}: {}", self.summary()), self.details()),
+        };
+        [first].into_iter().chain(below.into_iter().map(|line| format!("  {line}"))).collect()
+    }
+
+    fn lines_of_disk(&self) -> Vec<String> {
+        let disk = self.disk.as_deref().and_then(Examined::identified);
+        disk.map_or_else(Vec::new, |disk| {
+            disk.lines(&format!("the disk in it, {}", size::short(disk.size.unwrap_or_default())))
+        })
+    }
+
+    fn summary(&self) -> String {
+        let names = self.candidates.join(" or ");
+        match (self.verdict, self.format) {
+            _ if self.reversible => format!("a plain folder that {names} can show encrypted"),
+            ("yes", Some(_)) if self.is_folder() => format!("an encrypted folder: {names}"),
+            (_, None) if self.is_folder() => "not an encrypted folder of any known format".to_owned(),
+            ("yes", Some(_)) => names,
+            (_, Some(_)) => format!("possibly {names}"),
+            (_, None) if self.raid_members.iter().any(|found| found.member.partition.is_none()) => {
+                "a member of a Linux RAID array".to_owned()
+            }
+            (_, None) if !self.raid_members.is_empty() => "a disk with members of Linux RAID arrays".to_owned(),
+            (_, None) if !self.logical_volumes.is_empty() => "a physical volume of LVM2".to_owned(),
+            (_, None) if self.promising() => "a disk with partitions that could be volumes".to_owned(),
+            (_, None) => "not a volume of any known format".to_owned(),
+        }
+    }
+
+    fn details(&self) -> Vec<String> {
+        let headerless = |o: &&Reasoned| FORMATS.iter().any(|f| f.name() == o.format && f.headerless());
+        // That a local folder is not on an NTFS is obvious.
+        let obvious = |o: &&Reasoned| o.format == EFS.name() && o.verdict == "no";
+        let shown = self.formats.iter().filter(|o| !headerless(o) && !obvious(o));
+        let reasons = formats::by_reason(shown.flat_map(|o| o.why.iter().map(|why| (o.format, &**why))));
+        let partitions = self.partitions.iter().flatten().map(line_of);
+        let table = self.partition_table.iter().map(|why| format!("partition table: {why}"));
+        let members = self.raid_members.iter().map(|RaidMember { member, .. }| {
+            let partition = member.partition.map(|number| format!("partition {number}: ")).unwrap_or_default();
+            format!("{partition}{}, UUID {}", output::printable(&member.describe()), member.uuid)
+        });
+        let superblock = self.raid_superblock.iter().map(|why| format!("RAID superblock: {why}"));
+        let volumes = self.logical_volumes.iter().map(|OpenableVolume { name, open_as }| {
+            format!("logical volume {name}: `{}`", output::suggested("identify", open_as))
+        });
+        let lines = reasons.into_iter().chain(partitions).chain(table).chain(members).chain(superblock).chain(volumes);
+        lines.chain(self.steps.iter().cloned()).collect()
     }
 }
 

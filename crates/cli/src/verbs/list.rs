@@ -37,7 +37,7 @@ struct One {
     record: SessionRecord,
     /// `alive`, `silent` (the server does not answer) or `dead` (it was killed without cleaning up).
     state: &'static str,
-    /// Whether `claviger lock` works: the keys are in a process of their own.
+    /// Whether `claviger lock` works: the keys are in a key process.
     lockable: bool,
     /// The server's status, if it answers.
     #[serde(flatten)]
@@ -133,8 +133,12 @@ impl Report for List {
             if status.as_ref().is_some_and(|status| status.locked) {
                 line("locked", format!("its keys are forgotten; to unlock: {}", suggested("unlock")))?;
             }
+            let left = record.dir.as_ref().unwrap_or(&record.volume);
             match *state {
-                "dead" => line("state", format!("its server was killed; to clean up: {}", suggested("unmount")))?,
+                "dead" => line(
+                    "state",
+                    format!("its server was killed; to clean up: {}", output::suggested("unmount", left)),
+                )?,
                 "silent" => line("state", format!("its server, process {}, does not answer", record.server.pid))?,
                 _ => {}
             }

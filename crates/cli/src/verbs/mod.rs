@@ -12,6 +12,7 @@ pub mod deniability;
 pub mod detach;
 pub mod efs;
 pub mod explain;
+pub mod find;
 pub mod header;
 pub mod identify;
 pub mod info;

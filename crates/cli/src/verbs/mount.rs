@@ -35,6 +35,8 @@ use crate::terminal::{cancel, duration};
 /// Detects the file system inside and mounts it. Root uses the kernel's drivers; other users, and root without loop
 /// devices, need fuse2fs for ext2, ext3 and ext4, and ntfs-3g for NTFS, but nothing for FAT and exFAT. The mount stays
 /// in the background until `claviger unmount` or `umount` writes everything and ends it.
+///
+/// A volume in a disk image (qcow2, VMDK, VHDX …) is mounted read-only. To write to it, name the format: vhdx:disk.vhdx.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   claviger mount old.tc
@@ -42,6 +44,7 @@ use crate::terminal::{cancel, duration};
   claviger mount --read-only old.tc /mnt/old
   claviger mount --filesystem none old.tc /mnt/old && xxd /mnt/old/volume | head
   claviger mount ~/.Private ~/Private
+  claviger mount --reverse ~/Documents ~/encrypted
   claviger mount --format clear folder /mnt/same
   claviger mount --idle 10m -o noatime old.tc /mnt/old
   claviger mount --logical-volume vg/root laptop.luks /mnt/root
@@ -73,6 +76,12 @@ pub struct Args {
     #[arg(short = 'o', long = "options", value_name = "OPTIONS", value_delimiter = ',')]
     options: Vec<String>,
 
+    /// Let the kernel collect small writes, which makes them several times as fast. Programs learn of a failed write only
+    /// when they close or synchronise the file; if claviger is killed, open files lose what was not synchronised; and
+    /// nobody else may change the files meanwhile. For encrypted folders, and for FAT and exFAT that claviger itself serves
+    #[arg(long, conflicts_with = "read_only")]
+    writeback: bool,
+
     /// Stay in the foreground; Ctrl-C unmounts
     #[arg(long)]
     foreground: bool,
@@ -99,7 +108,11 @@ impl Args {
     }
 
     fn access(&self) -> Access {
-        if self.read_only { Access::ReadOnly } else { Access::ReadWrite }
+        if self.read_only() || self.open.how.folder.reverse() { Access::ReadOnly } else { Access::ReadWrite }
+    }
+
+    fn read_only(&self) -> bool {
+        self.read_only || self.open.in_disk_in_file()
     }
 
     fn request(&self, dir: PathBuf) -> MountRequest {
@@ -108,7 +121,8 @@ impl Args {
             "none" => Choice::None,
             name => Choice::Named(name.to_owned()),
         };
-        MountRequest { dir, filesystem, read_only: self.read_only, options: self.options.clone() }
+        let (read_only, options) = (self.read_only(), self.options.clone());
+        MountRequest { dir, filesystem, read_only, options, writeback: self.writeback }
     }
 }
 
@@ -147,6 +161,20 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     if is_folder && served.logical_volume.given() {
         return Err(Error::misuse("an encrypted folder has no logical volumes").at(&args.open.path).into());
     }
+    if args.writeback && args.filesystem == "none" {
+        return Err(Error::misuse("--writeback does not go with --filesystem none").hint("Omit one of them.").into());
+    }
+    if served.key_process.asked() && args.writeback {
+        return Err(Error::misuse("--writeback does not go with --isolate-keys")
+            .hint("`claviger lock` could not write what the kernel still holds back. Omit one of them.")
+            .into());
+    }
+    if served.key_process.asked() && args.open.how.folder.reverse() {
+        return Err(Error::unsupported("--isolate-keys for the encrypted view of a plain folder")
+            .at(&args.open.path)
+            .hint("Omit --isolate-keys.")
+            .into());
+    }
     if served.key_process.asked() && args.wants_folder() && !is_folder {
         return Err(key_process::no_folders().at(&args.open.path).into());
     }
@@ -162,6 +190,9 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     }
     guard::no_dumps();
     cancel::install()?;
+    if !args.read_only {
+        args.open.note_read_only();
+    }
     let parent = if args.with_parent { Some(served.background.caller()?) } else { None };
     let runtime = Runtime::of_this_user()?;
     mount::clean_all(&runtime)?;
@@ -268,6 +299,9 @@ fn serve(
 ) -> anyhow::Result<()> {
     cancel::serving();
     mounted.warnings().iter().for_each(|w| output::warn(w));
+    if args.writeback && mounted.live().session().record.read_only {
+        output::warn("--writeback has no effect: the mount is read-only.");
+    }
     let SessionRecord { volume, dir, filesystem, format, size, read_only, server, .. } =
         mounted.live().session().record.clone();
     let report = MountReport {

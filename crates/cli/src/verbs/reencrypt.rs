@@ -1,6 +1,7 @@
 //! `claviger reencrypt`: changes key, cipher or sector size of a volume in place; encrypts and decrypts in place.
 
 mod conversion;
+mod in_use;
 
 use std::ffi::OsString;
 use std::fs;
@@ -19,6 +20,7 @@ use claviger_engine::volume::ConversionKind;
 use claviger_engine::{Credential, Error, ErrorKind, Result, Store, Unlock};
 use claviger_serve::inherited;
 use serde::Serialize;
+use serde_json::Value;
 
 use crate::opening::cost::NewCostArgs;
 use crate::opening::credentials::CredentialArgs;
@@ -44,8 +46,9 @@ const DEFAULT_FORMAT: &str = "LUKS2";
 /// --resume continues. Claviger and cryptsetup can resume each other's reencryptions.
 ///
 /// A volume that you have mounted or serve stays in use meanwhile. Its process does the work and gives way to other requests: they
-/// wait only where a zone is just being rewritten. Ctrl-C pauses. Not possible in use: --isolate-keys, --resilience none, a header
-/// in a remote store, and a zone that a crash interrupted. An encryption, and a decryption that moves the header, cannot begin in
+/// wait only where a zone is just being rewritten. Ctrl-C pauses. Not possible in use: --resilience none, a header in a
+/// remote store, and a zone that a crash interrupted. A LUKS2 volume that is in use with --isolate-keys needs --isolate-keys here,
+/// too; volumes of other formats must be unmounted. An encryption, and a decryption that moves the header, cannot begin in
 /// use: begin with --init-only, mount the volume, and continue with --resume.
 ///
 /// The new key gets a keyslot for the given password. Keyslots with other passwords will be removed with the old key.
@@ -211,6 +214,9 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     if args.key_process.which().is_some() {
         return args.work_in_key_process();
     }
+    if let Some(disk) = remote::disk_in_file(&args.path)? {
+        return Err(disk.only_read(&args.path).into());
+    }
     if args.key_process.asked() {
         return args.work_for_key_process(words);
     }
@@ -263,6 +269,9 @@ impl Args {
 
     /// Opens the files, and reads and writes them for the key process. This process has no keys.
     fn work_for_key_process(&self, words: &[OsString]) -> anyhow::Result<()> {
+        if let Some(data) = remote::borrow(&self.path)? {
+            return self.convert_in_use(&self.opened(data)?.0, words);
+        }
         // The key process creates the files of protectors, but from its sandbox it cannot remove them: this process does.
         let there = self.protectors.there();
         let started = Started::new(words, Which::Opened, Stdio::inherit())?;
@@ -292,9 +301,12 @@ impl Args {
     fn work_in_key_process(&self) -> anyhow::Result<()> {
         let in_key_process = self.key_process.accept()?;
         let key_side = &in_key_process.key_side;
-        let (data, header, new) = (key_side.disk(), key_side.header(), key_side.task()?);
+        let (data, header, task): (_, _, Value) = (key_side.disk(), key_side.header(), key_side.task()?);
         let of = self.convertible(&*data).map_err(|e| e.at(&self.path))?;
-        let opened = ReencryptionTarget { of, data, header, new };
+        let opened = ReencryptionTarget { of, data, header, new: task == true };
+        if in_use::is_task(&task) {
+            return self.hold_keys_in_use(&opened, in_key_process);
+        }
         prompt::ask_elsewhere(key_side.asker());
         carry_out(self, opened, Some(&in_key_process), &|| ())
     }
@@ -306,7 +318,7 @@ impl Args {
     /// The store of a detached header, which is created if the reencryption needs a new one. An empty file counts as missing:
     /// an interruption between creation and allocation may leave one.
     fn header_store(&self, reencrypter: &dyn Reencrypter, data: &dyn Store) -> Result<Option<DetachedHeader>> {
-        let Some(path) = &self.header else { return Ok(None) };
+        let Some(path) = self.header.as_deref().map(remote::file) else { return Ok(None) };
         if remote::is_remote(path) {
             let store = remote::open(path, Access::ReadWrite)?;
             if reencrypter.status(&*store)?.is_none() {

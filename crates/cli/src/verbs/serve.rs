@@ -16,13 +16,14 @@ use claviger_engine::formats::Facts;
 use claviger_engine::store::{Access, SMALLEST_SECTOR};
 use claviger_engine::{Error, Store};
 use claviger_serve::inherited;
+use claviger_serve::mount;
 use claviger_serve::nbd::{Export, NbdAddress, Server, ServerHandle, ServerOptions, ServerTls};
 use claviger_serve::sessions::{Live, Runtime, SessionRecord};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use serde::Serialize;
 use signal_hook::iterator::Signals;
 
-use crate::opening::{OpenArgs, ProtectArgs};
+use crate::opening::{OpenArgs, ProtectArgs, remote};
 use crate::process::key_process::Locking;
 use crate::process::served::{Answering, Counted, ServedArgs, ServedVolume};
 use crate::process::{guard, served};
@@ -113,10 +114,14 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     guard::no_dumps();
     cancel::install()?;
     let at = |e: Error| e.at(&args.open.path);
-    let access = if args.read_only { Access::ReadOnly } else { Access::ReadWrite };
+    let read_only = args.read_only || args.open.in_disk_in_file();
+    let access = if read_only { Access::ReadOnly } else { Access::ReadWrite };
     let served = &args.served;
     if served.worked_as_key_process(&args.open, access, &args.protect)? {
         return Ok(());
+    }
+    if !args.read_only {
+        args.open.note_read_only();
     }
     let volume = match served.open_otherwise(&args.open, access, words)? {
         Some(volume) => volume,
@@ -131,7 +136,7 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
         (None, Some(address)) => NbdAddress::Tcp(address),
         (None, None) => NbdAddress::Unix(default_socket(&args.open.path)?),
     };
-    let read_only = args.read_only || !store.writable();
+    let read_only = read_only || !store.writable();
     let size = store.len();
     let export = Export { read_only, ..Export::new(args.export.clone(), Arc::<Counted>::clone(&store)) };
     let tls = args.tls.as_deref().map(|folder| ServerTls::new(folder, !args.tls_no_verify_peer)).transpose()?;
@@ -216,8 +221,22 @@ fn list(
 ) -> anyhow::Result<(Answering, Live)> {
     let record = served::record(path, Some(facts), serving.size)?;
     let record = SessionRecord { uri: Some(serving.uri.clone()), read_only: serving.read_only, ..record };
-    let live = Runtime::of_this_user()?.begin(record)?;
+    let runtime = Runtime::of_this_user()?;
+    forget_killed(&runtime, &record)?;
+    let live = runtime.begin(record)?;
     Ok((served::answer(&live, store, Some(facts), locking)?, live))
+}
+
+/// Forgets what killed servers of the same volume have left, unless something is still mounted or to be reported: `unmount` means the
+/// latest session of a volume, and would end the new one instead.
+fn forget_killed(runtime: &Runtime, new: &SessionRecord) -> claviger_engine::Result<()> {
+    for session in runtime.sessions()? {
+        let SessionRecord { volume, dir, failure, .. } = &session.record;
+        if *volume == new.volume && dir.is_none() && failure.is_none() && !session.alive() {
+            mount::end(&session, false, Duration::ZERO)?;
+        }
+    }
+    Ok(())
 }
 
 /// The first signal ends the command, or otherwise the server.
@@ -330,9 +349,9 @@ impl Report for Serving {
 fn default_socket(volume: &Path) -> anyhow::Result<PathBuf> {
     let runtime = Runtime::of_this_user()?;
     let folder = runtime.path();
-    let name = volume.file_name().unwrap_or(volume.as_os_str());
+    let name = remote::label(volume).unwrap_or_else(|| volume.file_name().unwrap_or(volume.as_os_str()).to_owned());
     let socket = |suffix: &str| {
-        let mut file = name.to_owned();
+        let mut file = name.clone();
         file.push(suffix);
         file.push(".sock");
         folder.join(file)

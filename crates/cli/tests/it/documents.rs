@@ -12,6 +12,7 @@ const VERBS: &[&str] = &[
     "identify",
     "info",
     "explain",
+    "find",
     "create",
     "cat",
     "ls",

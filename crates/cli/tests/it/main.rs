@@ -28,6 +28,7 @@ mod faults {
 }
 
 mod filesystems {
+    pub mod arrays;
     pub mod cryptomator;
     pub mod encfs;
     pub mod fat_kills;
@@ -81,10 +82,13 @@ mod serving {
     pub mod attacks;
     pub mod ceph;
     pub mod crypttab;
+    pub mod images;
     pub mod in_use;
+    pub mod in_use_isolated;
     pub mod kernel;
     pub mod key_process;
     pub mod key_process_folders;
+    pub mod key_process_sealed;
     pub mod locking;
     pub mod mounting;
     pub mod mounting_user;
@@ -100,6 +104,7 @@ mod volumes {
     pub mod deniability;
     pub mod explain;
     pub mod filevault2;
+    pub mod finding;
     pub mod hidden;
     pub mod mishaps;
     pub mod pairs;

@@ -11,6 +11,7 @@ use encoding_rs::{
 use unicode_normalization::UnicodeNormalization;
 
 use super::keyboards::{KEYBOARDS, US};
+use crate::credential::qnap_passphrase;
 
 /// How a form differs from the given password. It reveals nothing about the password.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +33,8 @@ pub enum Change {
     Unicode(&'static str),
     /// The same characters in another encoding.
     Encoding(&'static str),
+    /// Hashed as a QNAP NAS does: [`qnap_passphrase`].
+    Qnap,
 }
 
 impl Change {
@@ -43,6 +46,7 @@ impl Change {
             Self::Layout { .. } => "keyboard-layout",
             Self::Unicode(_) => "unicode-form",
             Self::Encoding(_) => "encoding",
+            Self::Qnap => "qnap",
         }
     }
 }
@@ -58,6 +62,7 @@ impl fmt::Display for Change {
             }
             Self::Unicode(form) => write!(f, "in the Unicode form {form}"),
             Self::Encoding(name) => write!(f, "encoded in {name} instead of UTF-8"),
+            Self::Qnap => f.write_str("hashed as a QNAP NAS does"),
         }
     }
 }
@@ -84,6 +89,7 @@ pub fn forms(password: &[u8]) -> Vec<Form> {
         }
         Err(_) => forms.latin_1_as_utf_8(),
     }
+    forms.add(Change::Qnap, qnap_passphrase(password));
     // The libraries for composing and encoding leave a few characters on the stack.
     wipe_stack();
     forms.all
@@ -268,6 +274,7 @@ mod tests {
             ("\u{43f}", Change::Encoding("KOI8-R"), b"\xd0"),
             ("a\u{e9}", Change::Encoding("UTF-16 (little-endian)"), b"a\0\xe9\0"),
             ("\u{e9}", Change::Encoding("UTF-8 twice"), b"\xc3\x83\xc2\xa9"),
+            ("hunter2", Change::Qnap, b"$1$YCCaQNAP$Jxabnglt5EY4ObjCXYGOf/"),
         ] {
             assert_eq!(find(given.as_bytes(), change).as_deref(), Some(form), "{given} {change}");
         }

@@ -6,6 +6,7 @@ mod forms;
 mod keeping;
 mod keyboards;
 pub mod observer;
+mod scan;
 mod search;
 
 use std::ops::Range;
@@ -14,19 +15,21 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
+use crate::arrays::{self, ArrayMember};
 use crate::error::{Error, ErrorKind, Result};
 use crate::file_formats::{FILE_FORMATS, FileFormat};
 pub use crate::filesystems::magic::DiskAccess;
-use crate::filesystems::{self, Filesystem, magic};
+use crate::filesystems::{self, Filesystem, disk_images, magic};
 use crate::formats::partition::{self, Candidate};
 use crate::formats::{self, FORMATS, Format, Header, Verdict};
 use crate::opening;
 use crate::partitions;
-use crate::store::{Access, SliceStore, Store};
+use crate::store::{Access, FileStore, SliceStore, Store};
 use crate::trees::host::HostFolder;
 pub use content::{Content, Look};
 pub use forms::{Change, Form, forms};
 pub use keeping::worth_keeping;
+pub use scan::{DiskFind, DiskScan, FoundOnDisk, scan};
 pub use search::{Difference, Match, Search, SearchStep, TrialEffort, search};
 
 /// How many bytes at the beginning of a store contain all signatures.
@@ -51,6 +54,12 @@ pub struct Diagnosis {
     /// What is wrong with its partition table.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub partition_trouble: Option<String>,
+    /// What it, or each of its partitions, is in an array of Linux RAID.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub raid_members: Vec<ArrayMember>,
+    /// What is wrong with its RAID superblock.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub raid_trouble: Option<String>,
     /// The verdict of each format.
     pub formats: Vec<Opinion>,
     /// The remains of a volume whose beginning was overwritten.
@@ -121,6 +130,7 @@ pub fn look(store: &Arc<dyn Store>) -> Result<Diagnosis> {
     // Random-looking bytes or a file system exclude partitions: a table's signature has only two bytes.
     let is_disk = filesystem.is_none() && in_clear;
     let (partitions, partition_trouble) = if is_disk { partitions(store)? } else { (Vec::new(), None) };
+    let (raid_members, raid_trouble) = raid_members(store);
     let beyond_sectors = size % 512;
     // A random-looking beginning is that of a volume, or of data that never were one.
     let sure = formats.iter().any(|o| matches!(o.verdict, Verdict::Yes(_)));
@@ -133,6 +143,8 @@ pub fn look(store: &Arc<dyn Store>) -> Result<Diagnosis> {
         filesystem,
         partitions,
         partition_trouble,
+        raid_members,
+        raid_trouble,
         formats,
         remains,
         lost_partitions: Vec::new(),
@@ -247,21 +259,61 @@ fn partitions(disk: &Arc<dyn Store>) -> Result<(Vec<Candidate>, Option<String>)>
     }
 }
 
+/// What a store is in arrays, or what is wrong with its superblock.
+fn raid_members(store: &Arc<dyn Store>) -> (Vec<ArrayMember>, Option<String>) {
+    match arrays::members(store) {
+        Ok(members) => (members, None),
+        Err(e) => (Vec::new(), Some(e.kind.to_string())),
+    }
+}
+
+/// The image of a disk in the file or block device at `path`, if it is opened here, proven by more than its signature. Takes no lock, and reads
+/// nothing but the beginning and the end.
+///
+/// # Errors
+/// Those of [`FileStore::open`], except `InUse`.
+pub fn disk_image(path: &Path) -> Result<Option<Mark>> {
+    let store = FileStore::unlocked(path)?;
+    let image = mark(&store).map_err(|e| e.at(path))?;
+    Ok(image.filter(|mark| matches!(mark.way, Some(DiskAccess::Image(_) | DiskAccess::Evidence))))
+}
+
+/// Whether the file at `path` begins with the signature of a volume. Takes no lock. A file that cannot be read does not.
+pub fn begins_a_volume(path: &Path) -> bool {
+    let Ok(store) = FileStore::unlocked(path) else { return false };
+    FORMATS.iter().any(|format| matches!(format.identify(&store), Ok(Verdict::Yes(_))))
+}
+
 fn mark(store: &dyn Store) -> Result<Option<Mark>> {
     let mut start = vec![0; store.len().min(START) as usize];
     store.read_at(0, &mut start)?;
+    let is_proven = |way| match way {
+        Some(DiskAccess::Image(format)) => disk_images::proven(format, store, &start),
+        _ => true,
+    };
+    let at_the_end = at_the_end(store)?.filter(|mark| is_proven(mark.way));
+    // The data of a fixed disk of Virtual PC begin with the disk's own first sector.
+    if at_the_end.as_ref().is_some_and(|mark| matches!(mark.way, Some(DiskAccess::Image(_)))) {
+        return Ok(at_the_end);
+    }
     if let Some(what) = magic::compressed_or_encrypted(&start) {
         let (opened_by, way) = magic::opened_by(&start);
-        return Ok(Some(Mark { what: what.to_owned(), opened_by, looks_random: true, way }));
-    }
-    if let Some(last) = store.len().checked_sub(512) {
-        let mut sector = [0; 512];
-        store.read_at(last, &mut sector)?;
-        if let Some((what, by, way)) = magic::at_the_end(&sector) {
-            return Ok(Some(Mark { what: what.to_owned(), opened_by: Some(by), looks_random: true, way }));
+        if is_proven(way) {
+            return Ok(Some(Mark { what: what.to_owned(), opened_by, looks_random: true, way }));
         }
+        return Ok(at_the_end);
     }
-    Ok(magic::known(&start).map(|what| Mark { what: what.to_owned(), opened_by: None, looks_random: false, way: None }))
+    let mark = |what: &str| Mark { what: what.to_owned(), opened_by: None, looks_random: false, way: None };
+    Ok(at_the_end.or_else(|| magic::known(&start).map(mark)))
+}
+
+/// What the signature in the last sector identifies.
+fn at_the_end(store: &dyn Store) -> Result<Option<Mark>> {
+    let Some(last) = store.len().checked_sub(512) else { return Ok(None) };
+    let mut sector = [0; 512];
+    store.read_at(last, &mut sector)?;
+    let marked = magic::at_the_end(&sector);
+    Ok(marked.map(|(what, by, way)| Mark { what: what.to_owned(), opened_by: Some(by), looks_random: true, way }))
 }
 
 /// A possible format of a store, with its header, still locked.
@@ -351,7 +403,8 @@ impl Diagnosis {
         if !names.is_empty() {
             return Ok(FORMATS.iter().copied().filter(|f| names.contains(&f.name())).collect());
         }
-        if self.mark.as_ref().is_some_and(|m| m.looks_random) {
+        // A member of an array ends with data from the middle of the array.
+        if self.mark.as_ref().is_some_and(|m| m.looks_random) || !self.raid_members.is_empty() {
             return Ok(Vec::new());
         }
         with_backups(store)

@@ -198,6 +198,11 @@ impl Fido2Key {
         if self.needs_pin(token) && pin.is_none() {
             return Err(Error::misuse("the FIDO2 key needs its PIN for it"));
         }
+        if verification && pin.is_none() && !self.options.verification {
+            let unable = || Error::misuse("this FIDO2 key must verify its user, but has no fingerprint and no PIN");
+            // The PIN verifies the user, too.
+            return Err(if self.has_pin() { failure(answers::PIN_REQUIRED) } else { unable() });
+        }
         let proof = pin.map(|pin| self.prove(pin, Permission::GetAssertion, &token.relying_party)).transpose()?;
         let shared = self.agree()?;
         let salt = shared.encrypt(&token.salt)?;

@@ -31,6 +31,18 @@ pub struct Fido2Token {
 }
 
 impl Fido2Token {
+    /// A credential that another program made, with the salt that it uses: 32 bytes.
+    ///
+    /// # Errors
+    /// `Malformed` if either has the wrong length.
+    pub fn new(credential: Vec<u8>, salt: &[u8], relying_party: &str, conditions: Fido2Conditions) -> Result<Self> {
+        if credential.is_empty() || credential.len() > LONGEST {
+            return Err(malformed("fido2-credential", "it has the wrong length"));
+        }
+        let salt = salt.try_into().map_err(|_| malformed("fido2-salt", "it has the wrong length"))?;
+        Ok(Self { credential, salt, relying_party: relying_party.to_owned(), conditions })
+    }
+
     /// Parses a token. systemd 248 wrote no conditions, and gave a PIN only if the key demanded it.
     ///
     /// # Errors
@@ -45,21 +57,13 @@ impl Fido2Token {
             None => Ok(otherwise),
             Some(value) => value.as_bool().ok_or_else(|| malformed(name, "it is neither true nor false")),
         };
-        let credential = bytes("fido2-credential")?;
-        if credential.is_empty() || credential.len() > LONGEST {
-            return Err(malformed("fido2-credential", "it has the wrong length"));
-        }
-        let salt = bytes("fido2-salt")?.try_into();
-        Ok(Self {
-            credential,
-            salt: salt.map_err(|_| malformed("fido2-salt", "it has the wrong length"))?,
-            relying_party: text("fido2-rp").unwrap_or(RELYING_PARTY).to_owned(),
-            conditions: Fido2Conditions {
-                pin: set("fido2-clientPin-required", false)?,
-                presence: set("fido2-up-required", true)?,
-                verification: set("fido2-uv-required", false)?,
-            },
-        })
+        let conditions = Fido2Conditions {
+            pin: set("fido2-clientPin-required", false)?,
+            presence: set("fido2-up-required", true)?,
+            verification: set("fido2-uv-required", false)?,
+        };
+        let (credential, salt) = (bytes("fido2-credential")?, bytes("fido2-salt")?);
+        Self::new(credential, &salt, text("fido2-rp").unwrap_or(RELYING_PARTY), conditions)
     }
 
     /// The token without its keyslots.

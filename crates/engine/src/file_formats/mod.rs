@@ -8,7 +8,9 @@ pub mod cryptomator;
 pub mod ecryptfs;
 pub mod efs;
 pub mod encfs;
+mod fscrypt;
 pub mod gocryptfs;
+mod new_files;
 mod salvage;
 mod scrypt;
 mod stacked;
@@ -27,6 +29,7 @@ pub use cryptomator::CRYPTOMATOR;
 pub use ecryptfs::ECRYPTFS;
 pub use efs::EFS;
 pub use encfs::ENCFS;
+pub use fscrypt::FSCRYPT;
 pub use gocryptfs::GOCRYPTFS;
 pub use salvage::Salvage;
 use serde::{Serialize, Serializer};
@@ -37,6 +40,7 @@ pub use unopened::{CRYFS, SECUREFS, Unopened};
 use crate::advice::Advice;
 use crate::credential::{Credential, Unlock};
 use crate::error::{Error, ErrorKind, Result};
+use crate::fido2::Fido2Token;
 use crate::key_process::folder::{FolderKeyProcess, FolderKeys, KeylessFolder};
 use crate::parameters::{Purpose, Takes};
 use crate::password_strength::GuessWork;
@@ -46,7 +50,7 @@ use crate::volume::{Layout, SealedLayout, Segment};
 
 /// All supported formats.
 pub static FILE_FORMATS: &[&dyn FileFormat] =
-    &[&CLEAR, &CRYFS, &CRYPTOMATOR, &ECRYPTFS, &EFS, &ENCFS, &GOCRYPTFS, &SECUREFS];
+    &[&CLEAR, &CRYFS, &CRYPTOMATOR, &ECRYPTFS, &EFS, &ENCFS, &FSCRYPT, &GOCRYPTFS, &SECUREFS];
 
 /// A format that encrypts file by file.
 pub trait FileFormat: Sync {
@@ -67,6 +71,20 @@ pub trait FileFormat: Sync {
     /// file; any empty folder is then one of the format.
     fn key_file(&self) -> Option<&'static str> {
         None
+    }
+
+    /// The file in a plain folder that holds the sealed key for showing it [encrypted](crate::credential::FolderOptions::reverse). `None`
+    /// if the format has no such view.
+    fn reverse_key_file(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// Copies of the key file in a folder's root, which other programs made. They open the folder with the passphrase of their time.
+    ///
+    /// # Errors
+    /// Those of the tree.
+    fn key_file_copies(&self, _lower: &(dyn Tree + 'static)) -> Result<Vec<OsString>> {
+        Ok(Vec::new())
     }
 
     /// The ciphers of new folders, the default first. Empty if the format makes none.
@@ -94,6 +112,14 @@ pub trait FileFormat: Sync {
 
     /// The credentials that open a folder, besides a passphrase.
     fn takes(&self) -> Takes;
+
+    /// The FIDO2 key's credential whose secret opens this folder in place of a passphrase.
+    ///
+    /// # Errors
+    /// Those of [`FileFormat::unlock`] for the folder's key file.
+    fn fido2(&self, _lower: &(dyn Tree + 'static), _with: &Unlock<'_>) -> Result<Option<Fido2Token>> {
+        Ok(None)
+    }
 
     /// Whether these keyfiles need a passphrase as well.
     fn asks_passphrase(&self, _keyfiles: &[Credential]) -> bool {
@@ -142,13 +168,14 @@ pub trait FileFormat: Sync {
         Err(no_key_process())
     }
 
-    /// Opens a folder that [`FileFormat::unlock`] opened in another process. That process holds the keys, and `outline` describes
-    /// the rest: [`FileKeys::split_keys`].
+    /// Opens the folder `lower`, which [`FileFormat::unlock`] opened in another process. That process holds the keys, and `outline`
+    /// describes the rest: [`FileKeys::split_keys`].
     ///
     /// # Errors
     /// `Unsupported`; `Io` for an outline of a different format.
     fn with_key_process(
         &self,
+        _lower: &Arc<dyn Tree>,
         _outline: KeylessFolder,
         _key_process: Arc<dyn FolderKeyProcess>,
     ) -> Result<Box<dyn FileKeys>> {
@@ -271,6 +298,8 @@ pub enum FileState {
     Unsupported,
     /// Its metadata are contradictory.
     Damaged,
+    /// No file: an interrupted change left it, and nobody needs it.
+    LeftOver,
 }
 
 impl FileFacts {
@@ -388,6 +417,8 @@ pub struct NotShown {
     pub what: String,
     /// Whether it holds contents, which a copy lacks.
     pub lost: bool,
+    /// Whether an interrupted change left it, and nobody needs it.
+    pub left_over: bool,
 }
 
 /// What a name in the tree below stands for.
@@ -416,7 +447,7 @@ pub enum FileKind {
     /// Encrypted in blocks with a tag each. The stored size gives the size.
     Sealed(SealedLayout),
     /// Its creation was interrupted before its header was complete. Nothing has been written to it. It is shown as empty, and the
-    /// first write begins it again.
+    /// first write begins it again, unless an empty file [needs a header](FileKeys::empty_needs_header).
     Unfinished,
 }
 
@@ -482,6 +513,11 @@ pub trait FileKeys: Send + Sync {
         true
     }
 
+    /// Whether even an empty file has a header: one without is damaged, not empty.
+    fn empty_needs_header(&self) -> bool {
+        false
+    }
+
     /// Writes the header of a new, empty file.
     ///
     /// # Errors
@@ -508,6 +544,9 @@ pub trait FileKeys: Send + Sync {
     fn not_shown(&self) -> io::Result<Vec<NotShown>> {
         Ok(Vec::new())
     }
+
+    /// From now on shows folders that nothing leads to, in a folder of their own.
+    fn show_lost(&self) {}
 
     /// What the names in a folder depend on.
     ///
@@ -542,6 +581,11 @@ pub trait FileKeys: Send + Sync {
     /// Why [`FileKeys::plain_name`] returned no name for `stored`.
     fn why_no_name(&self, _stored: &OsStr) -> Error {
         no_name("it does not decrypt with this key")
+    }
+
+    /// Why a name that decrypts is not shown: [`FileKeys::stored_name`] makes another stored name of it.
+    fn why_unfit(&self, _plain: &OsStr) -> Option<Error> {
+        None
     }
 
     /// Whether names are encrypted as well.
@@ -585,8 +629,11 @@ pub trait FileKeys: Send + Sync {
     }
 
     /// The decrypted name of an extended attribute; `None` for one that is not shown.
-    fn plain_attribute(&self, stored: OsString) -> Option<OsString> {
-        Some(stored)
+    ///
+    /// # Errors
+    /// `Io` if the key process has ended.
+    fn plain_attribute(&self, stored: OsString) -> io::Result<Option<OsString>> {
+        Ok(Some(stored))
     }
 
     /// Encrypts the value of an extended attribute.

@@ -52,6 +52,13 @@ pub struct Problem {
     pub needs_key: bool,
 }
 
+impl Problem {
+    /// Whether anything is wrong. Leftovers of an interrupted change do no harm.
+    pub fn is_damage(&self) -> bool {
+        self.facts.state != FileState::LeftOver
+    }
+}
+
 impl FolderSurvey {
     /// Examines the metadata of each file of `lower`, a folder of this format. With `upper`, its plaintext, also checks that the
     /// key opens files, names and links. Contents are not read. `each` gets the progress after each file, and its error ends the
@@ -86,8 +93,9 @@ impl FolderSurvey {
         // The stored files may be arranged in another way than they are shown.
         walk.lower = walk.upper.map_or(walk.lower, Stacked::lower);
         walk.folder(walk.lower.root(), Path::new("/"), &mut Vec::new())?;
-        for NotShown { path, what, .. } in walk.upper.map_or_else(|| Ok(Vec::new()), Stacked::not_shown)? {
-            walk.wrong(&Path::new("/").join(path), what);
+        for NotShown { path, what, left_over, .. } in walk.upper.map_or_else(|| Ok(Vec::new()), Stacked::not_shown)? {
+            let state = if left_over { FileState::LeftOver } else { FileState::Damaged };
+            walk.found(&Path::new("/").join(path), what, state);
         }
         Ok(walk.survey)
     }
@@ -186,8 +194,11 @@ impl Walk<'_> {
 
     /// Records a problem with something that has no metadata.
     fn wrong(&mut self, path: &Path, what: impl Into<String>) {
-        let facts =
-            FileFacts { state: FileState::Damaged, size: None, problem: Some(what.into()), ..FileFacts::clear(0) };
+        self.found(path, what.into(), FileState::Damaged);
+    }
+
+    fn found(&mut self, path: &Path, what: String, state: FileState) {
+        let facts = FileFacts { state, size: None, problem: Some(what), ..FileFacts::clear(0) };
         let problem = Problem { path: path.to_owned(), facts, other_key: false, needs_key: self.upper.is_some() };
         self.survey.problems.push(problem);
     }
@@ -200,9 +211,9 @@ impl Walk<'_> {
         match upper.shown(folder, &entry.name)? {
             ShownName::Name(name) => Ok(Some(Shown { decrypted: upper.encrypts_names(), name })),
             ShownName::Hidden => Ok(None),
-            ShownName::Without(why) => {
+            ShownName::Without(why) | ShownName::Unfit(why) => {
                 self.survey.foreign_names += 1;
-                self.wrong(&path.join(&entry.name), format!("Its name cannot be read: {}.", why.kind));
+                self.wrong(&path.join(&entry.name), format!("Its name cannot be shown: {}.", why.kind));
                 Ok((!own).then_some(as_stored))
             }
         }

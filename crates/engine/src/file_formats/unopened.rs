@@ -17,28 +17,54 @@ const MOST: usize = 64 << 10;
 /// CryFS. Its configuration begins with its own name (CryFS 0.11, src/cryfs/impl/config/crypto/outer/OuterConfig.cpp).
 pub static CRYFS: Unopened = Unopened {
     name: "CryFS",
-    config: "cryfs.config",
-    is_config: |bytes| bytes.starts_with(b"cryfs.config;"),
+    configs: &[Config { file: "cryfs.config", is: |bytes| bytes.starts_with(b"cryfs.config;") }],
     program: "cryfs opens it: `cryfs FOLDER MOUNTPOINT`",
 };
 
-/// securefs. Its configuration is JSON with its key (securefs 0.13, sources/commands.cpp).
+/// securefs, lite and full. Its configuration is JSON with its key (securefs 0.13, sources/commands.cpp), and since 2.0 a message of
+/// Protocol Buffers (protos/params.proto, `EncryptedSecurefsParams`).
 pub static SECUREFS: Unopened = Unopened {
     name: "securefs",
-    config: ".securefs.json",
-    is_config: |bytes| bytes.windows(15).any(|window| window == b"\"encrypted_key\""),
+    configs: &[
+        Config { file: ".securefs.json", is: |bytes| bytes.windows(15).any(|window| window == b"\"encrypted_key\"") },
+        Config { file: ".config.pb", is: is_encrypted_params },
+    ],
     program: "securefs opens it: `securefs mount FOLDER MOUNTPOINT`",
 };
 
 /// A format that another program opens.
 pub struct Unopened {
     name: &'static str,
-    /// The file in the root folder that shows the format.
-    config: &'static str,
-    /// Whether these bytes are such a file.
-    is_config: fn(&[u8]) -> bool,
+    /// The files in the root folder that show the format: a folder has one of them.
+    configs: &'static [Config],
     /// What opens it, as a hint.
     program: &'static str,
+}
+
+/// A file that shows a format.
+struct Config {
+    file: &'static str,
+    /// Whether these bytes are such a file.
+    is: fn(&[u8]) -> bool,
+}
+
+/// Whether these bytes are a message with the fields 1 to 4, and perhaps 5, all of them of bytes.
+fn is_encrypted_params(bytes: &[u8]) -> bool {
+    const BYTES: u8 = 2;
+    let (mut left, mut seen) = (bytes, [false; 6]);
+    while let [tag, rest @ ..] = left {
+        // A length of two bytes is enough for every field.
+        let (len, rest) = match rest {
+            [len, rest @ ..] if *len < 0x80 => (usize::from(*len), rest),
+            [low, high, rest @ ..] if *high < 0x80 => (usize::from(low & 0x7f) | usize::from(*high) << 7, rest),
+            _ => return false,
+        };
+        match (tag & 7, seen.get_mut(usize::from(tag >> 3)), rest.get(len..)) {
+            (BYTES, Some(seen), Some(after)) => (*seen, left) = (true, after),
+            _ => return false,
+        }
+    }
+    matches!(seen, [false, true, true, true, true, _])
 }
 
 impl FileFormat for Unopened {
@@ -51,7 +77,7 @@ impl FileFormat for Unopened {
     }
 
     fn key_file(&self) -> Option<&'static str> {
-        Some(self.config)
+        self.configs.first().map(|config| config.file)
     }
 
     fn takes(&self) -> Takes {
@@ -65,12 +91,18 @@ impl FileFormat for Unopened {
 
     fn identify(&self, lower: &(dyn Tree + 'static)) -> Result<Verdict> {
         let root = StoredFolder { tree: lower, folder: lower.root() };
-        Ok(match root.read(self.config.as_ref(), MOST) {
-            Ok(Some(bytes)) if (self.is_config)(&bytes) => Verdict::Yes(vec![format!("it has a {}", self.config)]),
-            Ok(_) => Verdict::Possible(vec![format!("its {} cannot be read", self.config)]),
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Verdict::No(vec![format!("no {} in it", self.config)]),
-            Err(e) => return Err(e.into()),
-        })
+        let mut unreadable = None;
+        for Config { file, is } in self.configs {
+            match root.read(file.as_ref(), MOST) {
+                Ok(Some(bytes)) if is(&bytes) => return Ok(Verdict::Yes(vec![format!("it has a {file}")])),
+                Ok(_) => unreadable = Some(format!("its {file} cannot be read")),
+                Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+        let files: Vec<_> = self.configs.iter().map(|config| config.file).collect();
+        let no = || Verdict::No(vec![format!("no {} in it", files.join(" or "))]);
+        Ok(unreadable.map_or_else(no, |what| Verdict::Possible(vec![what])))
     }
 
     fn unlock(&self, _lower: &Arc<dyn Tree>, _with: &Unlock<'_>) -> Result<Box<dyn FileKeys>> {
@@ -78,7 +110,7 @@ impl FileFormat for Unopened {
     }
 
     fn owns(&self, name: &OsStr, in_root: bool) -> bool {
-        in_root && name == self.config
+        in_root && self.configs.iter().any(|config| name == config.file)
     }
 
     fn facts(&self, of: StoredFile<'_>) -> Result<FileFacts> {

@@ -3,6 +3,7 @@
 //! Magic numbers and fields are where util-linux's libblkid looks for them. [`Kind::mount_type`] returns libblkid's names.
 
 use std::io;
+use std::sync::LazyLock;
 
 use super::fat::boot_sector::{BootSector, NAMES, SIGNATURE};
 use super::{exfat, ntfs};
@@ -86,6 +87,11 @@ impl serde::Serialize for Kind {
 }
 
 impl Kind {
+    /// Whether its first bytes say how large it is.
+    pub(crate) fn has_size(self) -> bool {
+        !matches!(self, Self::Hfs | Self::Udf | Self::Lvm)
+    }
+
     /// Whether it holds files.
     pub fn holds_files(self) -> bool {
         !matches!(self, Self::Swap | Self::ExtJournal | Self::Lvm)
@@ -118,6 +124,9 @@ static MARKS: &[(usize, &[u8], Kind)] = &[
     (65536 - 10, b"SWAPSPACE2", Kind::Swap),
     (512 + 24, b"LVM2 001", Kind::Lvm),
 ];
+
+/// The offset of the superblock of ext file systems, in bytes.
+const EXT_SUPERBLOCK: usize = 0x400;
 
 /// The first [`LOOKED_AT`] bytes, or the whole store. If a truncated volume ends before, zeros follow.
 ///
@@ -198,6 +207,126 @@ pub(super) fn sector_size(store: &dyn Store) -> io::Result<Option<u64>> {
     Ok(Some(found.filter(|size| size.is_power_of_two()).map_or(SMALLEST_SECTOR, u64::from).max(SMALLEST_SECTOR)))
 }
 
+/// A signature in a sector of a file system.
+pub(crate) struct FilesystemTrace {
+    pub kind: Kind,
+    /// The offset of the signature in its sector of 512 bytes.
+    pub at: usize,
+    pub bytes: &'static [u8],
+    /// The offset of that sector in its file system, in bytes, unless it is a copy.
+    pub usual: u64,
+    /// The offset from the sector's contents; `None` if this is no such sector.
+    pub offset: fn(&Self, &[u8]) -> Option<u64>,
+}
+
+/// The signatures that a search of a whole disk looks for: all but the weak one of HFS.
+pub(crate) fn traces() -> &'static [FilesystemTrace] {
+    static TRACES: LazyLock<Vec<FilesystemTrace>> = LazyLock::new(|| {
+        const SECTOR: usize = SMALLEST_SECTOR as usize;
+        // Swap areas of larger pages have the same signature further on.
+        let marks = MARKS.iter().filter(|(at, _, kind)| *kind != Kind::Swap || *at < 4096).copied();
+        let fat = NAMES.into_iter().map(|(at, name)| (at, name, Kind::Fat32));
+        let usual = |(at, bytes, kind): (usize, &'static [u8], Kind)| FilesystemTrace {
+            kind,
+            at: at % SECTOR,
+            bytes,
+            usual: (at / SECTOR * SECTOR) as u64,
+            offset: |trace, _| Some(trace.usual),
+        };
+        let ext = FilesystemTrace {
+            kind: Kind::Ext4,
+            at: 0x38,
+            bytes: b"\x53\xef",
+            usual: EXT_SUPERBLOCK as u64,
+            offset: |_, sector| ext_superblock_offset(sector),
+        };
+        marks.chain(fat).map(usual).chain([ext]).collect()
+    });
+    &TRACES
+}
+
+/// Where a superblock is in its file system, in bytes: copies name their group of blocks (Linux, fs/ext4/ext4.h,
+/// `struct ext4_super_block`). `None` if this is none.
+fn ext_superblock_offset(superblock: &[u8]) -> Option<u64> {
+    let mut start = vec![0; EXT_SUPERBLOCK + superblock.len()];
+    start[EXT_SUPERBLOCK..].copy_from_slice(superblock);
+    ext_kind(&Start(&start))?;
+    let field = Start(superblock);
+    let group = u64::from(field.u16(0x5a)?);
+    if group == 0 {
+        return Some(EXT_SUPERBLOCK as u64);
+    }
+    let (first, blocks) = (u64::from(field.u32(0x14)?), u64::from(field.u32(0x20)?));
+    Some((first + group * blocks) * (1024 << field.u32(0x18)?))
+}
+
+/// The size of the file system in `store`, in bytes, as its superblock says. `None` if it says nothing plausible, or if there is no file
+/// system.
+///
+/// Fields are where Linux's file systems and libblkid look for them, those of ReFS and APFS in libyal's and Apple's descriptions.
+///
+/// # Errors
+/// Those of the store.
+pub(crate) fn size(store: &dyn Store) -> io::Result<Option<u64>> {
+    let start = beginning(store)?;
+    Ok(kind(&start).and_then(|kind| size_of(kind, &Start(&start))))
+}
+
+/// How far before `store` a file system begins whose copy of a superblock `store` begins with, in bytes. `None` if nothing says so: most
+/// copies do not differ from the first superblock.
+///
+/// # Errors
+/// Those of the store.
+pub(crate) fn before_copy(store: &dyn Store) -> io::Result<Option<u64>> {
+    let start = beginning(store)?;
+    Ok((kind(&start) == Some(Kind::Xfs)).then(|| xfs_group_offset(&Start(&start))).flatten())
+}
+
+/// The offset of an allocation group of XFS. The sector after its superblock has its number (Linux, fs/xfs/libxfs/xfs_format.h, `struct
+/// xfs_dsb` and `struct xfs_agf`).
+fn xfs_group_offset(start: &Start<'_>) -> Option<u64> {
+    let be32 = |at| start.bytes(at).copied().map(u32::from_be_bytes).map(u64::from);
+    let sector = usize::from(u16::from_be_bytes(*start.bytes(102)?));
+    if !start.has(sector, b"XAGF") {
+        return None;
+    }
+    be32(sector + 8)?.checked_mul(be32(84)?)?.checked_mul(be32(4)?)
+}
+
+fn size_of(kind: Kind, start: &Start<'_>) -> Option<u64> {
+    const WIDE_BLOCK_NUMBERS: u32 = 0x80;
+    let be32 = |at| start.bytes(at).copied().map(u32::from_be_bytes);
+    let power = |log2: u32| 1u64.checked_shl(log2);
+    let (units, unit) = match kind {
+        Kind::Fat12 | Kind::Fat16 | Kind::Fat32 => {
+            let few = start.u16(19).filter(|few| *few > 0).map(u32::from);
+            (few.or(start.u32(32))?.into(), start.u16(11)?.into())
+        }
+        Kind::ExFat => (start.u64(72)?, power(start.bytes::<1>(108)?[0].into())?),
+        // One more sector is a copy of the first.
+        Kind::Ntfs => (start.u64(40)?.checked_add(1)?, start.u16(11)?.into()),
+        Kind::ReFs => (start.u64(24)?, start.u32(32)?.into()),
+        Kind::Ext2 | Kind::Ext3 | Kind::Ext4 | Kind::ExtJournal => {
+            let wide = start.u32(0x460)? & WIDE_BLOCK_NUMBERS != 0;
+            let high = if wide { start.u32(0x550)? } else { 0 };
+            (u64::from(high) << 32 | u64::from(start.u32(0x404)?), power(start.u32(0x418)?.checked_add(10)?)?)
+        }
+        Kind::Xfs => (start.bytes(8).copied().map(u64::from_be_bytes)?, be32(4)?.into()),
+        Kind::Btrfs => (start.u64(0x100d1)?, 1),
+        Kind::F2fs => (start.u64(0x424)?, 4096),
+        Kind::HfsPlus => (be32(0x42c)?.into(), be32(0x428)?.into()),
+        Kind::Apfs => (start.u64(40)?, start.u32(36)?.into()),
+        Kind::Iso9660 => (start.u32(0x8050)?.into(), start.u16(0x8080)?.into()),
+        Kind::Squashfs => (start.u64(40)?, 1),
+        Kind::Erofs => (start.u32(0x424)?.into(), power(start.bytes::<1>(0x40c)?[0].into())?),
+        Kind::Swap => (u64::from(start.u32(1028)?) + 1, 4096),
+        Kind::Hfs | Kind::Udf | Kind::Lvm => return None,
+    };
+    /// More than any file system has.
+    const TOO_MUCH: u64 = 1 << 56;
+    units.checked_mul(unit).filter(|size| unit.is_power_of_two() && (1..TOO_MUCH).contains(size))
+}
+
 /// The kind of file system that begins with these bytes: [`LOOKED_AT`] of them, or the whole store.
 pub(crate) fn kind(start: &[u8]) -> Option<Kind> {
     let start = Start(start);
@@ -214,7 +343,7 @@ pub(crate) fn names_itself(sector: &[u8]) -> bool {
 /// ext2, ext3 and ext4 differ in the features that their superblock lists (libblkid's ext.c). The magic number has only two bytes,
 /// so other fields must be plausible too.
 fn ext_kind(start: &Start<'_>) -> Option<Kind> {
-    const SUPERBLOCK: usize = 0x400;
+    const SUPERBLOCK: usize = EXT_SUPERBLOCK;
     const JOURNAL_DEVICE: u32 = 0x8;
     let u32_at = |at| start.u32(SUPERBLOCK + at);
     if !start.has(SUPERBLOCK + 0x38, b"\x53\xef") || u32_at(0x18)? > 6 || u32_at(0x4c)? > 1 {

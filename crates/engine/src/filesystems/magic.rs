@@ -7,6 +7,9 @@ use super::detect::{self, Kind};
 pub enum DiskAccess {
     /// qemu opens this image of a virtual disk. Holds qemu's name of the format.
     Image(&'static str),
+    /// The image may go on in further segment files; [`EwfStore`](crate::store::EwfStore) reads them. It is evidence, so it is only
+    /// read.
+    Evidence,
     /// A program mounts the image on a folder. The image is evidence, so it is only read.
     Mounted {
         /// The program; its arguments are the image and the folder.
@@ -39,6 +42,11 @@ const fn opened(by: &'static str, mark: Mark) -> Mark {
 /// A disk image in the format that qemu calls `format`.
 const fn image(format: &'static str, mark: Mark) -> Mark {
     Mark { way: Some(DiskAccess::Image(format)), ..opened("qemu-img or qemu-nbd", mark) }
+}
+
+/// A disk image that this library reads.
+const fn evidence(mark: Mark) -> Mark {
+    Mark { way: Some(DiskAccess::Evidence), ..opened("ewfmount", mark) }
 }
 
 /// An image that `program` mounts on a folder, where the file `inside` holds the disk.
@@ -79,7 +87,7 @@ static RANDOM_LOOKING: &[Mark] = &[
     image("parallels", mark(0, b"WithoutFreeSpace", "a virtual disk of Parallels")),
     image("parallels", mark(0, b"WithouFreSpacExt", "a virtual disk of Parallels")),
     // libewf, "Expert Witness Compression Format (EWF)", sections "File header"; the same for version 2.
-    mounted("ewfmount", "ewf1", mark(0, b"EVF\x09\x0d\x0a\xff\0", "a forensic image of EnCase (EWF, E01)")),
+    evidence(mark(0, b"EVF\x09\x0d\x0a\xff\0", "a forensic image of EnCase (EWF, E01)")),
     mounted("ewfmount", "ewf1", mark(0, b"EVF2\x0d\x0a\x81\0", "a forensic image of EnCase (EWF 2, Ex01)")),
     opened("EnCase", mark(0, b"LVF\x09\x0d\x0a\xff\0", "files collected by EnCase (L01), not a disk")),
     opened("EnCase", mark(0, b"LEF2\x0d\x0a\x81\0", "files collected by EnCase (Lx01), not a disk")),

@@ -1,6 +1,7 @@
 //! File systems without the kernel: detecting the one in a store, and reading its folders and files.
 
 pub(crate) mod detect;
+pub(crate) mod disk_images;
 mod exfat;
 pub mod ext;
 pub mod fat;

@@ -316,7 +316,8 @@ impl Tree for Ntfs {
 
     fn read_at(&self, file: Node, offset: u64, out: &mut [u8]) -> io::Result<usize> {
         let Some(contents) = self.contents(file)? else { return Ok(0) };
-        if contents.encrypted() && !self.shows_ciphertext.load(Ordering::Relaxed) {
+        // In an empty file, nothing is encrypted.
+        if contents.encrypted() && contents.size > 0 && !self.shows_ciphertext.load(Ordering::Relaxed) {
             let why = Error::unsupported("reading a file encrypted by EFS");
             return Err(why.advise(Advice::GivePrivateKey).into());
         }

@@ -13,6 +13,27 @@ use crate::password_strength::GuessWork;
 use crate::spec::Spec;
 use crate::store::Store;
 
+/// A signature in a sector of a header or of its copy.
+pub struct HeaderTrace {
+    /// How to call that header: `its second header`.
+    pub name: &'static str,
+    /// The offset of the signature in its sector of 512 bytes.
+    pub at: usize,
+    /// The signature.
+    pub bytes: &'static [u8],
+    /// The possible offsets of that sector in its volume, in bytes, from its contents.
+    pub offsets: fn(&[u8]) -> Vec<u64>,
+    /// How many of the headers that fit each other are intact in a volume, if that one is at this offset; 0 if that one is not.
+    pub intact: fn(&dyn Store, u64) -> Result<usize>,
+}
+
+impl HeaderTrace {
+    /// The signature of the first header, at the beginning of the volume: [`Format::identify`] checks it.
+    pub(super) const fn first(at: usize, bytes: &'static [u8]) -> Self {
+        Self { name: "its header", at, bytes, offsets: |_| vec![0], intact: |_, _| Ok(0) }
+    }
+}
+
 /// A format of encrypted volumes.
 pub trait Format: Sync {
     /// Its name: `TrueCrypt`.
@@ -134,6 +155,11 @@ pub trait Format: Sync {
     /// `Io`.
     fn remains(&self, _store: &dyn Store) -> Result<Option<String>> {
         Ok(None)
+    }
+
+    /// Signatures of its headers and their copies, for a search of a whole disk. Empty if it has none.
+    fn traces(&self) -> &'static [HeaderTrace] {
+        &[]
     }
 
     /// The offsets of header backups, in bytes before the end of the store. Empty if there are none.

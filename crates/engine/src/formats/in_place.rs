@@ -3,12 +3,16 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use serde::{Deserialize, Serialize};
+
 use super::{FORMATS, Format, Verdict, VolumeInUse};
 use crate::credential::{Credential, Unlock};
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::key_process::KeyProcess;
+use crate::key_process::volume::Keys;
 use crate::spec::{Cost, Spec};
 use crate::store::{InUseConversion, Store};
-use crate::volume::ConversionKind;
+use crate::volume::{ConversionKind, VolumeEncryption};
 
 /// The goal of a conversion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,6 +87,31 @@ impl ReencryptionRequest<'_> {
     }
 }
 
+/// A conversion whose keys are in a key process, as plain data for the process that uses the volume and does the work.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeylessConversion {
+    /// A digest of the header that the keys have proven.
+    pub(super) header: Vec<u8>,
+    /// What it does.
+    pub kind: ConversionKind,
+    /// How the volume is encrypted afterwards.
+    pub encryption: VolumeEncryption,
+    /// The keyslots that open only the old key and are removed with it.
+    pub ending: Vec<u32>,
+    /// What the process that uses the volume is asked for.
+    pub request: InUseConversion,
+}
+
+/// The key processes of a volume in use.
+pub struct KeyProcesses<'a> {
+    /// The one that the handles in the volume's layout ask.
+    pub current: &'a Arc<dyn KeyProcess>,
+    /// A process that has the keys of the conversion.
+    pub next: &'a Arc<dyn KeyProcess>,
+    /// Makes `current` ask `next` from now on. Called once, while no request to the volume is in progress.
+    pub exchange: &'a mut dyn FnMut(),
+}
+
 /// Converts volumes of a format in place.
 pub trait InPlaceConverter: Sync {
     /// Unlocks and checks a volume for conversion. Writes nothing before `consent`. `towards` begins a conversion or reverses one;
@@ -127,6 +156,21 @@ pub trait InPlaceConverter: Sync {
         cancel: &AtomicBool,
     ) -> Result<()>;
 
+    /// The same for a volume whose keys are in a key process: see [`VolumeInUse::convert_with_key_process`].
+    ///
+    /// # Errors
+    /// `Unsupported` for formats that cannot do it; those of [`InPlaceConverter::convert_in_use`].
+    fn convert_with_key_process(
+        &self,
+        _volume: VolumeInUse<'_>,
+        _keyless: &KeylessConversion,
+        _key_processes: KeyProcesses<'_>,
+        _progress: &dyn Fn(u64, u64),
+        _cancel: &AtomicBool,
+    ) -> Result<()> {
+        Err(no_key_process())
+    }
+
     /// Returns the extended converter, if volumes can get another key.
     fn reencrypter(&self) -> Option<&dyn Reencrypter> {
         None
@@ -146,6 +190,17 @@ pub trait Reencrypter: Sync {
     /// # Errors
     /// Those of reading the header in front of the data.
     fn new_header_len(&self, data: &dyn Store, towards: Towards) -> Result<u64>;
+
+    /// If the stores are in use by a process that lends them: refuses what that process cannot do.
+    ///
+    /// # Errors
+    /// `Unsupported`, with the reason; those of reading the header.
+    fn must_be_possible_in_use(
+        &self,
+        stores: InPlaceStores<'_>,
+        towards: Option<Towards>,
+        request: &ReencryptionRequest<'_>,
+    ) -> Result<()>;
 
     /// Begins to reencrypt a volume with another key, and another cipher or sector size if asked for. The new key gets a keyslot
     /// for the same passphrase.
@@ -179,6 +234,19 @@ pub trait InPlaceConversion {
     /// # Errors
     /// `Cancelled`; `Io`, after which it can be resumed too.
     fn run(self: Box<Self>, progress: &dyn Fn(u64, u64), cancel: &AtomicBool) -> Result<()>;
+
+    /// Instead of running it: returns its keys for a key process, and everything else for the process that uses the volume.
+    ///
+    /// # Errors
+    /// `Unsupported` for formats that cannot do it.
+    fn into_keys(self: Box<Self>) -> Result<(KeylessConversion, Keys)> {
+        Err(no_key_process())
+    }
+}
+
+fn no_key_process() -> Error {
+    Error::unsupported("converting a volume of this format while it is in use with --isolate-keys")
+        .hint("Nothing was changed. Unmount it first.")
 }
 
 /// Returns the format of the volume in the store, if it has a converter.

@@ -5,16 +5,18 @@
 //! otherwise recovery could undo what they write. If a step fails, its zone stays closed and requests to it fail, because only
 //! resuming the conversion reveals what is in it.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::{Facts, Format, Header, InPlaceConverter, convertible};
+use super::{Facts, Format, Header, InPlaceConverter, KeyProcesses, KeylessConversion, convertible};
 use crate::credential::Unlock;
 use crate::error::{Error, ErrorKind, Result};
+use crate::key_process;
+use crate::key_process::volume::KeylessLayout;
 use crate::store::{InUseConversion, Store};
 use crate::volume::{Closed, ConversionKind, ConversionProgress, Layout, Payload, Segment, Volume, VolumeEncryption};
 
@@ -26,6 +28,9 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// How many bytes are compared in each place, to prove that a header belongs to the volume in use.
 const COMPARED: u64 = 4096;
+
+/// A conversion, which reports how many bytes are done, and of how many.
+type Work<'a> = dyn Fn(&dyn Fn(u64, u64)) -> Result<()> + 'a;
 
 /// A volume that this process uses, and the store of its header if that is detached.
 #[derive(Clone, Copy)]
@@ -45,7 +50,12 @@ impl<'a> VolumeInUse<'a> {
     /// # Errors
     /// `Unsupported` and `Misuse`, with the reason; those of opening the header.
     pub fn may_be_converted(&self, with: &Unlock<'_>, request: &InUseConversion) -> Result<()> {
-        must_follow(self.volume, request)?;
+        must_follow(self.volume)?;
+        let isolated = |segment: &Segment| matches!(segment.payload, Payload::KeyProcess(_));
+        if self.volume.layout().segments().iter().any(isolated) {
+            return Err(Error::unsupported("its keys are in a key process"));
+        }
+        must_be_as_long(self.volume, request)?;
         must_match(self.volume, self.opened()?.unlock(with)?.layout)
     }
 
@@ -64,6 +74,73 @@ impl<'a> VolumeInUse<'a> {
     ) -> Result<()> {
         self.may_be_converted(with, request)?;
         let (_, converter) = self.convertible()?;
+        let work = |report: &dyn Fn(u64, u64)| converter.convert_in_use(*self, with, request, report, cancel);
+        let encryption = || self.facts(with).map_or_else(VolumeEncryption::none, |facts| facts.encryption());
+        self.reported(progress, &work, &encryption)
+    }
+
+    /// Fails if this volume, whose keys are in a key process, cannot follow a conversion.
+    ///
+    /// # Errors
+    /// `Unsupported`, with the reason.
+    pub fn may_follow_key_process(&self) -> Result<()> {
+        must_follow(self.volume)?;
+        let (format, converter) = self.convertible()?;
+        match converter.reencrypter() {
+            Some(_) => Ok(()),
+            None => Err(Error::unsupported(format!("a {} volume whose keys are in a key process", format.name()))),
+        }
+    }
+
+    /// Whether a key process that gives this layout and this proof has opened the volume in use.
+    ///
+    /// # Errors
+    /// Those of the key process of the volume.
+    pub fn is_opened_by(&self, outline: &KeylessLayout, proof: &[Vec<u8>]) -> Result<bool> {
+        let layout = self.volume.layout();
+        let now = KeylessLayout::of_handles(&layout, &**self.volume.store())?;
+        Ok(now.may_have_become(outline) && key_process::volume::proof(&layout)? == proof)
+    }
+
+    /// The layout of the volume as its key process would describe it, and the proof of its keys.
+    ///
+    /// # Errors
+    /// Those of the key process; `Misuse` if the keys are in this process.
+    pub fn identity(&self) -> Result<(KeylessLayout, Vec<Vec<u8>>)> {
+        let layout = self.volume.layout();
+        Ok((KeylessLayout::of_handles(&layout, &**self.volume.store())?, key_process::volume::proof(&layout)?))
+    }
+
+    /// Carries out or resumes a conversion of a volume whose keys are in a key process. Another one takes its place, which has the keys
+    /// of both sides; this process has none. A cipher that fails, because the key process has ended, fails before its zone is begun.
+    ///
+    /// # Errors
+    /// Those of [`VolumeInUse::convert`], and of the key process.
+    pub fn convert_with_key_process(
+        &self,
+        keyless: &KeylessConversion,
+        key_processes: KeyProcesses<'_>,
+        progress: &dyn Fn(u64, u64),
+        cancel: &AtomicBool,
+    ) -> Result<()> {
+        self.may_follow_key_process()?;
+        must_be_as_long(self.volume, &keyless.request)?;
+        let (_, converter) = self.convertible()?;
+        let key_processes = RefCell::new(Some(key_processes));
+        let work = |report: &dyn Fn(u64, u64)| match key_processes.take() {
+            Some(them) => converter.convert_with_key_process(*self, keyless, them, report, cancel),
+            None => Ok(()),
+        };
+        self.reported(progress, &work, &|| keyless.encryption.clone())
+    }
+
+    /// Does the work, and keeps account of it in the volume. Then `encryption` says how the volume is encrypted.
+    fn reported(
+        &self,
+        progress: &dyn Fn(u64, u64),
+        work: &Work<'_>,
+        encryption: &dyn Fn() -> VolumeEncryption,
+    ) -> Result<()> {
         let (begun, before) = (Instant::now(), Cell::new(None));
         let report = |done: u64, size: u64| {
             let before = before.get().unwrap_or_else(|| before.replace(Some(done)).unwrap_or(done));
@@ -73,10 +150,10 @@ impl<'a> VolumeInUse<'a> {
             self.volume.set_conversion(Some(ConversionProgress { kind, done, size, seconds_left }));
             progress(done, size);
         };
-        let done = converter.convert_in_use(*self, with, request, &report, cancel);
+        let done = work(&report);
         self.volume.set_conversion(None);
         if done.is_ok() {
-            self.volume.set_converted(self.facts(with).map_or_else(VolumeEncryption::none, |facts| facts.encryption()));
+            self.volume.set_converted(encryption());
         }
         // The system reports a failed write-back once, and it may have been that of another request.
         if let (Err(Error { kind: ErrorKind::Io(_), .. }), Some(file)) = (&done, self.volume.file()) {
@@ -109,13 +186,18 @@ impl<'a> VolumeInUse<'a> {
         convertible(&**header)?.ok_or_else(|| Error::unsupported("its format cannot be converted while in use"))
     }
 
+    /// Fails unless the volume has this layout and the same keys.
+    pub(super) fn must_match(&self, layout: Layout) -> Result<()> {
+        must_match(self.volume, layout)
+    }
+
     /// The store of the data.
-    pub(super) fn data(&self) -> &'a Arc<dyn Store> {
+    pub fn data(&self) -> &'a Arc<dyn Store> {
         self.volume.store()
     }
 
     /// The store of a detached header.
-    pub(super) fn header(&self) -> Option<&'a Arc<dyn Store>> {
+    pub fn header(&self) -> Option<&'a Arc<dyn Store>> {
         self.header
     }
 
@@ -133,7 +215,7 @@ impl<'a> VolumeInUse<'a> {
 }
 
 /// Fails if a volume in use cannot be converted.
-fn must_follow(volume: &Volume, request: &InUseConversion) -> Result<()> {
+fn must_follow(volume: &Volume) -> Result<()> {
     let layout = volume.layout();
     let refused = |why: &str| Err(Error::unsupported(why.to_owned()));
     if volume.has_failed() {
@@ -141,20 +223,24 @@ fn must_follow(volume: &Volume, request: &InUseConversion) -> Result<()> {
     }
     for segment in layout.segments() {
         match &segment.payload {
-            Payload::Crypt { .. } | Payload::Clear | Payload::Zero => {}
+            Payload::Crypt { .. } | Payload::KeyProcess(_) | Payload::Clear | Payload::Zero => {}
             Payload::Fixed(_) => return refused("it was interrupted in the middle of a zone"),
-            Payload::KeyProcess(_) | Payload::KeyProcessTagged { .. } => {
-                return refused("its keys are in a process of their own");
+            Payload::Authenticated { .. } | Payload::KeyProcessTagged { .. } => {
+                return refused("its sectors have tags");
             }
-            Payload::Authenticated { .. } => return refused("its sectors have tags"),
         }
     }
     if !volume.writable() || layout.segments().iter().any(|segment| !segment.writable) {
         return refused("it is open read-only");
     }
+    Ok(())
+}
+
+/// Fails if the header gives another size.
+fn must_be_as_long(volume: &Volume, request: &InUseConversion) -> Result<()> {
     // Less than a sector at the end is not used.
-    if volume.len() != request.len - request.len % layout.sector_size() {
-        return refused("its header gives a different size");
+    if volume.len() != request.len - request.len % volume.layout().sector_size() {
+        return Err(Error::unsupported("its header gives a different size"));
     }
     Ok(())
 }

@@ -39,12 +39,13 @@ pub use creator::{Choices, Creator, HiddenRoom, creator_of};
 pub use editor::HeaderEditor;
 pub use facts::{Facts, Pbkdf2Facts, WhichHeader};
 pub use find::{by_name, by_reason, named, open, open_by_backup, same_name};
-pub use format::Format;
+pub use format::{Format, HeaderTrace};
 use header::wiped;
 pub use header::{Header, KeyMark, Unlocked};
 pub use header_facts::{FactUnit, FormatFacts, HeaderFacts, KeyslotFacts};
 pub use in_place::{
-    Consent, InPlaceConversion, InPlaceConverter, InPlaceStores, Reencrypter, ReencryptionRequest, Towards, convertible,
+    Consent, InPlaceConversion, InPlaceConverter, InPlaceStores, KeyProcesses, KeylessConversion, Reencrypter,
+    ReencryptionRequest, Towards, convertible,
 };
 pub use in_use::VolumeInUse;
 pub use occupied::occupied;

@@ -13,7 +13,8 @@ use serde_json::Value;
 
 use super::handle::{KeyHandle, KeyProcess};
 use super::key::{Key, Refused};
-use crate::volume::Payload;
+use crate::error::{Error, Result};
+use crate::volume::{BlockSealing, Payload, SealedLayout};
 
 /// Files that can be open at a time in the process that holds the keys: twice as many as [`Stacked`](crate::file_formats::Stacked) keeps open.
 const MOST_OPEN: usize = 2048;
@@ -26,29 +27,64 @@ const LARGEST: u64 = i64::MAX as u64 & !0xfff;
 
 /// What the keys of a folder are used for. All methods may be called from several threads.
 pub trait FolderKeys: Send + Sync {
-    /// What encrypts the contents of a file. `sealed` is its key as the file's header keeps it, in the format's own form.
+    /// What encrypts the contents of a file; none if these keys do not open it. `sealed` is its key as the file's header keeps it, in
+    /// the format's own form.
     ///
     /// # Errors
-    /// If these keys do not open it; where another process has them, if it refuses, or has gone.
-    fn open(&self, sealed: &[u8]) -> io::Result<Payload>;
+    /// If it has no such form; where another process has the keys, if it refuses, or has gone.
+    fn open(&self, sealed: &[u8]) -> io::Result<Option<ContentKey>>;
 
     /// The header of a new file, and what encrypts its contents.
     ///
     /// # Errors
     /// If the system has no random bytes, and as for [`FolderKeys::open`].
-    fn create(&self) -> io::Result<(Vec<u8>, Payload)>;
+    fn create(&self) -> io::Result<(Vec<u8>, ContentKey)>;
 
-    /// The name that people see; none for what is not encrypted with these keys. No two stored names have the same one.
+    /// The name that people see; none for what is not encrypted with these keys. No two stored names with the same IV have the same
+    /// one.
     ///
     /// # Errors
     /// As for [`FolderKeys::open`].
-    fn plain_name(&self, stored: &OsStr) -> io::Result<Option<OsString>>;
+    fn plain_name(&self, iv: &[u8], stored: &OsStr) -> io::Result<Option<OsString>>;
 
-    /// The name as it is stored, of whatever length.
+    /// The name as it is stored.
     ///
     /// # Errors
-    /// As for [`FolderKeys::open`].
-    fn stored_name(&self, plain: &OsStr) -> io::Result<OsString>;
+    /// `InvalidFilename` if it is too long; as for [`FolderKeys::open`].
+    fn stored_name(&self, iv: &[u8], plain: &OsStr) -> io::Result<OsString>;
+
+    /// A hash that tells where the folder with this ID is stored, in formats that store folders by their IDs.
+    ///
+    /// # Errors
+    /// `Unsupported` in other formats; as for [`FolderKeys::open`].
+    fn place(&self, _id: &[u8]) -> io::Result<Vec<u8>> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+}
+
+/// What encrypts the contents of a file.
+#[derive(Debug)]
+pub enum ContentKey {
+    /// In sectors.
+    Sectors(Payload),
+    /// In sealed blocks.
+    Blocks(SealedLayout),
+}
+
+impl ContentKey {
+    pub(crate) fn sectors(self) -> io::Result<Payload> {
+        match self {
+            Self::Sectors(payload) => Ok(payload),
+            Self::Blocks(_) => Err(io::ErrorKind::InvalidData.into()),
+        }
+    }
+
+    pub(crate) fn blocks(self) -> io::Result<SealedLayout> {
+        match self {
+            Self::Blocks(layout) => Ok(layout),
+            Self::Sectors(_) => Err(io::ErrorKind::InvalidData.into()),
+        }
+    }
 }
 
 /// The keys of a folder without the keys, as plain data for another process.
@@ -56,18 +92,54 @@ pub trait FolderKeys: Send + Sync {
 pub struct KeylessFolder {
     /// The format's own.
     pub(crate) of_format: Value,
-    /// Size of the sectors of contents, in bytes.
-    pub(crate) sector: usize,
+    pub(crate) contents: KeylessContents,
 }
+
+/// How the contents of its files are encrypted.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) enum KeylessContents {
+    /// In sectors of this size, in bytes.
+    Sectors(usize),
+    /// In sealed blocks: see [`SealedLayout`].
+    Blocks { block: usize, overhead: usize, stored_at: u64, holes: bool },
+}
+
+impl KeylessContents {
+    /// The contents of files with such a layout.
+    pub fn of(layout: &SealedLayout) -> Self {
+        let &SealedLayout { block, stored_at, holes, .. } = layout;
+        Self::Blocks { block, overhead: layout.sealing.overhead(), stored_at, holes }
+    }
+
+    /// Bytes that are encrypted together, in clear.
+    fn unit(&self) -> usize {
+        match self {
+            Self::Sectors(sector) => *sector,
+            Self::Blocks { block, .. } => *block,
+        }
+    }
+
+    /// Fails for sizes that no format has.
+    fn check(&self) -> Result<()> {
+        let overhead = if let Self::Blocks { overhead, .. } = self { *overhead } else { 0 };
+        match (1..=LARGEST_BLOCK).contains(&self.unit()) && overhead <= LARGEST_BLOCK {
+            true => Ok(()),
+            false => Err(Error::misuse("a key process reported blocks of an impossible size")),
+        }
+    }
+}
+
+/// The largest block of any format, in bytes, with room to spare.
+const LARGEST_BLOCK: usize = 128 << 10;
 
 /// Who has the keys of a folder, such as another process: what is encrypted and decrypted as [`KeyProcess`] is what is in files, whose
 /// numbers are those of segments.
 pub trait FolderKeyProcess: KeyProcess {
-    /// Opens a file by what its header keeps of its key, and gives it a number.
+    /// Opens a file by what its header keeps of its key, and gives it a number. None if the keys do not open it.
     ///
     /// # Errors
     /// If the key process refuses, or has gone.
-    fn open(&self, sealed: &[u8]) -> io::Result<u32>;
+    fn open(&self, sealed: &[u8]) -> io::Result<Option<u32>>;
 
     /// The number of a new file, and its header.
     ///
@@ -82,19 +154,25 @@ pub trait FolderKeyProcess: KeyProcess {
     ///
     /// # Errors
     /// As above.
-    fn plain_name(&self, stored: &OsStr) -> io::Result<Option<OsString>>;
+    fn plain_name(&self, iv: &[u8], stored: &OsStr) -> io::Result<Option<OsString>>;
 
     /// See [`FolderKeys::stored_name`].
     ///
     /// # Errors
     /// As above.
-    fn stored_name(&self, plain: &OsStr) -> io::Result<OsString>;
+    fn stored_name(&self, iv: &[u8], plain: &OsStr) -> io::Result<OsString>;
+
+    /// See [`FolderKeys::place`].
+    ///
+    /// # Errors
+    /// As above.
+    fn place(&self, id: &[u8]) -> io::Result<Vec<u8>>;
 }
 
 /// The keys of a folder, which a key process has.
 pub(crate) struct FolderKeyHandle {
     key_process: Arc<dyn FolderKeyProcess>,
-    sector: usize,
+    contents: KeylessContents,
     names: Mutex<Names>,
 }
 
@@ -108,38 +186,53 @@ struct Names {
 
 #[derive(Default)]
 struct Pairs {
-    stored: HashMap<OsString, OsString>,
-    plain: HashMap<OsString, OsString>,
+    stored: Translations,
+    plain: Translations,
 }
 
+/// Names by an IV and another name.
+type Translations = HashMap<(Vec<u8>, OsString), OsString>;
+
 impl Names {
-    fn get(&self, name: &OsStr, of: fn(&Pairs) -> &HashMap<OsString, OsString>) -> Option<OsString> {
-        of(&self.latest).get(name).or_else(|| of(&self.earlier).get(name)).cloned()
+    fn get(&self, iv: &[u8], name: &OsStr, of: fn(&Pairs) -> &Translations) -> Option<OsString> {
+        let key = (iv.to_vec(), name.to_owned());
+        of(&self.latest).get(&key).or_else(|| of(&self.earlier).get(&key)).cloned()
     }
 
-    fn learn(&mut self, plain: &OsStr, stored: &OsStr) {
+    fn learn(&mut self, iv: &[u8], plain: &OsStr, stored: &OsStr) {
         if self.latest.stored.len() == MOST_NAMES {
             self.earlier = std::mem::take(&mut self.latest);
         }
-        self.latest.stored.insert(plain.to_owned(), stored.to_owned());
-        self.latest.plain.insert(stored.to_owned(), plain.to_owned());
+        self.latest.stored.insert((iv.to_vec(), plain.to_owned()), stored.to_owned());
+        self.latest.plain.insert((iv.to_vec(), stored.to_owned()), plain.to_owned());
     }
 }
 
 impl FolderKeyHandle {
-    /// Sectors are those of the folder's outline.
-    pub fn new(key_process: Arc<dyn FolderKeyProcess>, outline: &KeylessFolder) -> Self {
-        Self { key_process, sector: outline.sector, names: Mutex::default() }
+    /// Contents are encrypted as the folder's outline says.
+    ///
+    /// # Errors
+    /// `Misuse` for an outline that no format makes.
+    pub fn new(key_process: Arc<dyn FolderKeyProcess>, outline: &KeylessFolder) -> Result<Self> {
+        outline.contents.check()?;
+        Ok(Self { key_process, contents: outline.contents, names: Mutex::default() })
     }
 
     fn names(&self) -> MutexGuard<'_, Names> {
         self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn payload(&self, number: u32) -> Payload {
+    fn key(&self, number: u32) -> ContentKey {
         let open = OpenThere { key_process: Arc::clone(&self.key_process), number };
         let key_process = Arc::clone(&self.key_process) as Arc<dyn KeyProcess>;
-        Payload::KeyProcess(KeyHandle::new(key_process, number, self.sector, Some(Arc::new(open))))
+        let handle = KeyHandle::new(key_process, number, self.contents.unit(), Some(Arc::new(open)));
+        match self.contents {
+            KeylessContents::Sectors(_) => ContentKey::Sectors(Payload::KeyProcess(handle)),
+            KeylessContents::Blocks { block, overhead, stored_at, holes } => {
+                let sealing = BlockSealing::KeyProcess { handle, overhead };
+                ContentKey::Blocks(SealedLayout { sealing, block, stored_at, holes })
+            }
+        }
     }
 }
 
@@ -156,32 +249,36 @@ impl Drop for OpenThere {
 }
 
 impl FolderKeys for FolderKeyHandle {
-    fn open(&self, sealed: &[u8]) -> io::Result<Payload> {
-        self.key_process.open(sealed).map(|number| self.payload(number))
+    fn open(&self, sealed: &[u8]) -> io::Result<Option<ContentKey>> {
+        Ok(self.key_process.open(sealed)?.map(|number| self.key(number)))
     }
 
-    fn create(&self) -> io::Result<(Vec<u8>, Payload)> {
+    fn create(&self) -> io::Result<(Vec<u8>, ContentKey)> {
         let (number, header) = self.key_process.create()?;
-        Ok((header, self.payload(number)))
+        Ok((header, self.key(number)))
     }
 
-    fn plain_name(&self, stored: &OsStr) -> io::Result<Option<OsString>> {
-        let known = self.names().get(stored, |pairs| &pairs.plain);
+    fn plain_name(&self, iv: &[u8], stored: &OsStr) -> io::Result<Option<OsString>> {
+        let known = self.names().get(iv, stored, |pairs| &pairs.plain);
         if known.is_some() {
             return Ok(known);
         }
-        let plain = self.key_process.plain_name(stored)?;
-        plain.iter().for_each(|plain| self.names().learn(plain, stored));
+        let plain = self.key_process.plain_name(iv, stored)?;
+        plain.iter().for_each(|plain| self.names().learn(iv, plain, stored));
         Ok(plain)
     }
 
-    fn stored_name(&self, plain: &OsStr) -> io::Result<OsString> {
-        if let Some(known) = self.names().get(plain, |pairs| &pairs.stored) {
+    fn stored_name(&self, iv: &[u8], plain: &OsStr) -> io::Result<OsString> {
+        if let Some(known) = self.names().get(iv, plain, |pairs| &pairs.stored) {
             return Ok(known);
         }
-        let stored = self.key_process.stored_name(plain)?;
-        self.names().learn(plain, &stored);
+        let stored = self.key_process.stored_name(iv, plain)?;
+        self.names().learn(iv, plain, &stored);
         Ok(stored)
+    }
+
+    fn place(&self, id: &[u8]) -> io::Result<Vec<u8>> {
+        self.key_process.place(id)
     }
 }
 
@@ -204,9 +301,8 @@ impl FolderKeyTable {
         self.open.read().unwrap_or_else(PoisonError::into_inner).get(file as usize)?.clone()
     }
 
-    fn opened(&self, payload: Payload) -> Result<u32, Refused> {
-        let Payload::Crypt { cipher, first: 0, .. } = payload else { return Err(Refused) };
-        let key = Arc::new(Key::of_file(cipher, LARGEST, self.write));
+    fn opened(&self, key: ContentKey) -> std::result::Result<u32, Refused> {
+        let key = Arc::new(Key::of_file(key, LARGEST, self.write).ok_or(Refused)?);
         let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
         let number = match open.iter().position(Option::is_none) {
             Some(free) => free,
@@ -223,21 +319,22 @@ impl FolderKeyTable {
     /// See [`FolderKeyProcess::open`].
     ///
     /// # Errors
-    /// If these keys do not open it, or too many files are open.
-    pub fn open(&self, sealed: &[u8]) -> Result<u32, Refused> {
-        self.opened(self.keys.open(sealed).map_err(|_| Refused)?)
+    /// If it has no form of the format, or too many files are open.
+    pub fn open(&self, sealed: &[u8]) -> std::result::Result<Option<u32>, Refused> {
+        let key = self.keys.open(sealed).map_err(|_| Refused)?;
+        key.map(|key| self.opened(key)).transpose()
     }
 
     /// See [`FolderKeyProcess::create`].
     ///
     /// # Errors
     /// If nothing is to be written, or too many files are open.
-    pub fn create(&self) -> Result<(u32, Vec<u8>), Refused> {
+    pub fn create(&self) -> std::result::Result<(u32, Vec<u8>), Refused> {
         if !self.write {
             return Err(Refused);
         }
-        let (header, payload) = self.keys.create().map_err(|_| Refused)?;
-        Ok((self.opened(payload)?, header))
+        let (header, key) = self.keys.create().map_err(|_| Refused)?;
+        Ok((self.opened(key)?, header))
     }
 
     /// See [`FolderKeyProcess::close`]. Does nothing where there is no such file.
@@ -249,15 +346,23 @@ impl FolderKeyTable {
     }
 
     /// See [`FolderKeys::plain_name`].
-    pub fn plain_name(&self, stored: &OsStr) -> Option<OsString> {
-        self.keys.plain_name(stored).ok().flatten()
+    pub fn plain_name(&self, iv: &[u8], stored: &OsStr) -> Option<OsString> {
+        self.keys.plain_name(iv, stored).ok().flatten()
     }
 
     /// See [`FolderKeys::stored_name`].
     ///
     /// # Errors
-    /// If names are not encrypted.
-    pub fn stored_name(&self, plain: &OsStr) -> Result<OsString, Refused> {
-        self.keys.stored_name(plain).map_err(|_| Refused)
+    /// If names are not encrypted, or this one is too long.
+    pub fn stored_name(&self, iv: &[u8], plain: &OsStr) -> std::result::Result<OsString, Refused> {
+        self.keys.stored_name(iv, plain).map_err(|_| Refused)
+    }
+
+    /// See [`FolderKeys::place`].
+    ///
+    /// # Errors
+    /// If the format has no places.
+    pub fn place(&self, id: &[u8]) -> std::result::Result<Vec<u8>, Refused> {
+        self.keys.place(id).map_err(|_| Refused)
     }
 }

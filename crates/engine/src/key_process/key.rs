@@ -5,6 +5,9 @@ use std::sync::Arc;
 use claviger_crypto::SectorCipher;
 use claviger_crypto::modes::AuthenticatedCipher;
 
+use super::folder::ContentKey;
+use crate::volume::{Payload, SealedLayout};
+
 /// The key of a segment, or of a file.
 pub(crate) struct Key {
     pub(super) cipher: Cipher,
@@ -17,6 +20,8 @@ pub(crate) struct Key {
 pub(super) enum Cipher {
     Plain(Arc<dyn SectorCipher>),
     Tagged(Arc<dyn AuthenticatedCipher>),
+    /// Blocks that are stored with their nonces and tags. The last one may be shorter.
+    Sealed(SealedLayout),
 }
 
 impl Cipher {
@@ -24,14 +29,20 @@ impl Cipher {
         match self {
             Self::Plain(cipher) => cipher.sector_size(),
             Self::Tagged(cipher) => cipher.sector_size(),
+            Self::Sealed(layout) => layout.block,
         }
     }
 }
 
 impl Key {
-    /// The key of `len` bytes of sectors without tags; the first sector has the number 0.
-    pub(crate) fn of_file(cipher: Arc<dyn SectorCipher>, len: u64, writable: bool) -> Self {
-        Self { cipher: Cipher::Plain(cipher), first: 0, len, writable }
+    /// The key of a file that can have `len` bytes; its first sector or block has the number 0. `None` if another process has the key.
+    pub(crate) fn of_file(key: ContentKey, len: u64, writable: bool) -> Option<Self> {
+        let cipher = match key {
+            ContentKey::Sectors(Payload::Crypt { cipher, first: 0, .. }) => Cipher::Plain(cipher),
+            ContentKey::Blocks(layout) if layout.is_here() => Cipher::Sealed(layout),
+            ContentKey::Sectors(_) | ContentKey::Blocks(_) => return None,
+        };
+        Some(Self { cipher, first: 0, len, writable })
     }
 }
 

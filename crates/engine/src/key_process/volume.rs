@@ -1,8 +1,10 @@
 //! A layout whose keys another process holds: what that process needs to carry out, and what is left of the layout without them.
 
+use std::io;
 use std::ops::{Deref, Range};
 use std::sync::Arc;
 
+use claviger_crypto::SectorCipher;
 use claviger_crypto::secret::wipe_after_sectors;
 use serde::{Deserialize, Serialize};
 
@@ -58,6 +60,32 @@ impl KeylessLayout {
     pub fn of(layout: &Layout, store: &dyn Store) -> Result<Self> {
         let segments = layout.segments().iter().map(Part::of).collect::<Result<_>>()?;
         Ok(Self { store: store.len(), segments, protected: layout.protected().to_vec() })
+    }
+
+    /// Returns `layout`, a layout over `store`, as its key process would describe it anew.
+    ///
+    /// # Errors
+    /// `Misuse` if sectors have tags, or the keys are in this process.
+    pub fn of_handles(layout: &Layout, store: &dyn Store) -> Result<Self> {
+        let part = |segment: &Segment| {
+            let &Segment { at, len, stored_at, writable, .. } = segment;
+            let holds = match &segment.payload {
+                Payload::KeyProcess(handle) => Holds::Encrypted(handle.sector_size() as u32),
+                Payload::Clear | Payload::Zero | Payload::Fixed(_) => return Part::of(segment),
+                Payload::Crypt { .. } | Payload::Authenticated { .. } | Payload::KeyProcessTagged { .. } => {
+                    return Err(Error::misuse("not all of its keys are handles to plain sectors"));
+                }
+            };
+            Ok(Part { at, len, stored_at, writable, holds })
+        };
+        let segments = layout.segments().iter().map(part).collect::<Result<_>>()?;
+        Ok(Self { store: store.len(), segments, protected: layout.protected().to_vec() })
+    }
+
+    /// The number of the segment that holds byte `at`, and how far into that it is. The last segment has no end, since it may grow.
+    pub fn segment_of(&self, at: u64) -> Option<(u32, u64)> {
+        let (part, number) = self.segments.iter().zip(0..).take_while(|(part, _)| part.at <= at).last()?;
+        Some((number, at - part.at))
     }
 
     /// The numbers of its segments of encrypted sectors without tags, and the size of these, in bytes.
@@ -139,6 +167,31 @@ impl Part {
     }
 }
 
+/// Identifies the keys of a layout, which may be here or in a key process: what a sector of zeros at the beginning of each encrypted
+/// segment decrypts to. Sectors with tags are left out, since there a wrong key shows by itself.
+///
+/// # Errors
+/// Those of the key process.
+pub fn proof(layout: &Layout) -> io::Result<Vec<Vec<u8>>> {
+    let mut proof = Vec::new();
+    for segment in layout.segments().iter().filter(|segment| segment.len >= segment.payload.sector_size()) {
+        let mut out = vec![0; segment.payload.sector_size() as usize];
+        match &segment.payload {
+            Payload::Crypt { cipher, first, .. } => {
+                cipher.decrypt(*first, &mut out);
+                wipe_after_sectors();
+            }
+            Payload::KeyProcess(handle) => handle.decrypt(0, &mut out, &mut |_, stored: &mut [u8]| {
+                stored.fill(0);
+                Ok(())
+            })?,
+            _ => continue,
+        }
+        proof.push(out);
+    }
+    Ok(proof)
+}
+
 /// The keys of a layout, by segment, or those of a folder, for the process that holds them. It trusts no request.
 pub struct Keys(Of);
 
@@ -171,6 +224,15 @@ impl Keys {
         Self(Of::Layout(layout.segments().iter().map(key).collect()))
     }
 
+    /// Those of a volume that is being converted: segment numbers are those of `ciphers`, and offsets are those of the plaintext.
+    /// `None` is plaintext.
+    pub fn of_ciphers(ciphers: impl IntoIterator<Item = Option<Arc<dyn SectorCipher>>>) -> Self {
+        let key = |cipher: Option<_>| {
+            cipher.map(|cipher| Key { cipher: Cipher::Plain(cipher), first: 0, len: u64::MAX, writable: true })
+        };
+        Self(Of::Layout(ciphers.into_iter().map(key).collect()))
+    }
+
     /// Those of an encrypted folder: segments are the numbers of files that are open. Without `write` nothing
     /// is ever encrypted with them but names.
     pub fn of_folder(keys: Arc<dyn FolderKeys>, write: bool) -> Self {
@@ -188,7 +250,7 @@ impl Keys {
     /// What decrypts `len` bytes at `into` of a segment, or encrypts them.
     ///
     /// # Errors
-    /// If the range is not whole sectors within the segment, or must not be written.
+    /// If the range is not whole sectors within the segment, or must not be written. The last sealed block may be shorter.
     pub fn range(
         &self,
         encrypt: bool,
@@ -202,7 +264,8 @@ impl Keys {
         };
         let key = key.ok_or(Refused)?;
         let sector = key.cipher.sector_size();
-        let whole = len > 0 && len.is_multiple_of(sector) && into.is_multiple_of(sector as u64);
+        let ends_anywhere = matches!(key.cipher, Cipher::Sealed(_));
+        let whole = len > 0 && (ends_anywhere || len.is_multiple_of(sector)) && into.is_multiple_of(sector as u64);
         let inside = into.checked_add(len as u64).is_some_and(|end| end <= key.len);
         let allowed = key.writable || !encrypt;
         (whole && inside && allowed).then_some(KeyRange { key, into, encrypt }).ok_or(Refused)
@@ -235,21 +298,27 @@ impl Deref for Held<'_> {
 }
 
 impl KeyRange<'_> {
-    /// Size of a sector, in bytes.
+    /// Size of a sector, or of a sealed block in clear, in bytes.
     pub fn sector_size(&self) -> usize {
         self.key.cipher.sector_size()
     }
 
-    /// See [`SectorCipher::in_registers`](claviger_crypto::SectorCipher::in_registers): then the memory of the run may be another process's, too.
+    /// Whether these are sealed blocks, for [`KeyRange::carry_out_sealed`].
+    pub fn is_sealed(&self) -> bool {
+        matches!(self.key.cipher, Cipher::Sealed(_))
+    }
+
+    /// See [`SectorCipher::in_registers`]: then the memory of the run may be another process's, too.
     pub fn in_registers(&self) -> bool {
         matches!(&self.key.cipher, Cipher::Plain(cipher) if cipher.in_registers())
     }
 
-    /// Size of a sector's tag, in bytes: 0 where they have none.
+    /// Size of what is stored with a sector besides, in bytes: a tag, or the nonce and the tag of a sealed block; 0 for neither.
     pub fn tag_size(&self) -> usize {
         match &self.key.cipher {
             Cipher::Plain(_) => 0,
             Cipher::Tagged(cipher) => cipher.tag_size(),
+            Cipher::Sealed(layout) => layout.sealing.overhead(),
         }
     }
 
@@ -259,7 +328,7 @@ impl KeyRange<'_> {
     /// The first sector of the run whose tag is wrong: then nothing in `run` may be used.
     ///
     /// # Panics
-    /// Unless both are whole sectors, and there are as many tags; or if the system has no random numbers.
+    /// Unless both are whole sectors, and there are as many tags; for sealed blocks; or if the system has no random numbers.
     pub fn carry_out(&self, past: u64, run: &mut [u8], tags: &mut [u8]) -> std::result::Result<(), u32> {
         let Key { cipher, first, .. } = &*self.key;
         let number = first.wrapping_add((self.into + past) / cipher.sector_size() as u64);
@@ -272,8 +341,31 @@ impl KeyRange<'_> {
                 cipher.encrypt(number, run, tags);
             }
             Cipher::Tagged(cipher) => cipher.decrypt(number, run, tags).map_err(|wrong| (wrong.0 - number) as u32)?,
+            Cipher::Sealed(_) => panic!("sealed blocks have another size when they are stored"),
         }
         Ok(())
+    }
+
+    /// Opens or seals blocks that belong at `past` bytes of the range. `stored` has their stored form, or gets it, with new nonces.
+    ///
+    /// # Errors
+    /// The first block that fails verification: then nothing in `plain` may be used.
+    ///
+    /// # Panics
+    /// Unless these are sealed blocks of the right sizes; or if the system has no random numbers.
+    pub fn carry_out_sealed(&self, past: u64, plain: &mut [u8], stored: &mut [u8]) -> std::result::Result<(), u32> {
+        let Cipher::Sealed(layout) = &self.key.cipher else { panic!("these are no sealed blocks") };
+        let first = (self.into + past) / layout.block as u64;
+        match self.encrypt {
+            true => {
+                layout.seal_blocks(first, plain, stored).expect("the system has random numbers");
+                Ok(())
+            }
+            false => match layout.open_blocks(first, stored, plain).expect("this process has the key") {
+                None => Ok(()),
+                Some(wrong) => Err((wrong - first) as u32),
+            },
+        }
     }
 }
 

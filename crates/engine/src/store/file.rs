@@ -1,7 +1,7 @@
 use std::fs::{self, File, FileTimes, OpenOptions, TryLockError};
 use std::io::{self, Seek, SeekFrom};
 use std::ops::Range;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -17,6 +17,7 @@ use super::header_lock::{self, HeaderLock};
 use super::{Bypass, Growth, InUseConversion, Store, check_range, files};
 use crate::advice::Advice;
 use crate::error::{Error, ErrorKind, Result};
+use crate::volume::ConversionKind;
 
 /// How a file is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,6 +110,32 @@ pub trait Lender: Send + Sync {
         progress: &dyn Fn(u64, u64),
         cancel: &AtomicBool,
     ) -> Result<()>;
+
+    /// Has it convert the volume in place with the key process that `start` starts with the ends of its channel: socket and memory. That
+    /// process begins or resumes the conversion, and takes the place of the volume's key process. `header` is as in [`Handover`].
+    ///
+    /// # Errors
+    /// `Unsupported`, also if the keys are not in a key process; those of `start` and of [`Lender::convert`].
+    fn convert_with_key_process(
+        &self,
+        _header: Option<&FileStore>,
+        _start: &mut dyn FnMut([OwnedFd; 2]) -> Result<()>,
+        _progress: &dyn Fn(u64, u64),
+        _cancel: &AtomicBool,
+    ) -> Result<ConvertedInUse> {
+        Err(Error::unsupported("converting it with a key process while it is in use"))
+    }
+}
+
+/// What a conversion in use has done.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct ConvertedInUse {
+    /// What it did.
+    pub kind: ConversionKind,
+    /// The size of the plaintext, in bytes.
+    pub size: u64,
+    /// The keyslots that were removed with the old key.
+    pub ended_keyslots: Vec<u32>,
 }
 
 impl AsFd for FileStore {
@@ -307,23 +334,33 @@ impl FileStore {
         Self { file, path, len, access, regular, behind: None, direct, times, shares_lock, owes_error, loan: None }
     }
 
+    /// Opens the file or block device at `path` for a short look: without a lock, so that nobody finds it in use.
+    ///
+    /// # Errors
+    /// Those of [`FileStore::open`], except `InUse`.
+    pub(crate) fn unlocked(path: &Path) -> Result<Self> {
+        let open = || -> Result<Self> {
+            let regular = is_regular(path)?;
+            let mut file = untouched(path)?;
+            let len = file.seek(SeekFrom::End(0))?;
+            Ok(Self::of(file, path, len, Access::ReadOnly, regular))
+        };
+        open().map_err(|e| e.at(path))
+    }
+
     fn opened(path: &Path, access: Access) -> Result<Self> {
-        // Checked before it is opened: opening a FIFO would block, and opening some devices has side effects.
-        let kind = fs::metadata(path)?.file_type();
-        if !kind.is_file() && !kind.is_block_device() {
-            return Err(Error::misuse("neither a regular file nor a block device"));
-        }
+        let regular = is_regular(path)?;
         let mut file = match access {
             Access::ReadOnly => untouched(path)?,
             Access::ReadWrite => OpenOptions::new().read(true).write(true).open(path)?,
         };
-        if kind.is_block_device() && access == Access::ReadWrite {
+        if !regular && access == Access::ReadWrite {
             file = exclusive(path)?;
         }
         // A block device's metadata gives no size; seeking to its end does.
         let len = file.seek(SeekFrom::End(0))?;
-        let mut store = Self::of(file, path, len, access, kind.is_file());
-        store.behind = if kind.is_block_device() { behind(&store.file) } else { None };
+        let mut store = Self::of(file, path, len, access, regular);
+        store.behind = if !regular { behind(&store.file) } else { None };
         store.lock()?;
         store.check_path()?;
         if access == Access::ReadWrite {
@@ -581,6 +618,16 @@ fn exclusive(path: &Path) -> Result<File> {
         }
         _ => e.into(),
     })
+}
+
+/// Whether the path leads to a regular file, and not to a block device. Checked before it is opened: opening a FIFO would block, and
+/// opening some devices has side effects.
+fn is_regular(path: &Path) -> Result<bool> {
+    let kind = fs::metadata(path)?.file_type();
+    match kind.is_file() || kind.is_block_device() {
+        true => Ok(kind.is_file()),
+        false => Err(Error::misuse("neither a regular file nor a block device")),
+    }
 }
 
 /// Opens for reading without updating the access time, if permitted: only the owner and root may do that (open(2)).

@@ -3,8 +3,10 @@
 mod around;
 mod counted;
 mod direct;
+mod ewf;
 mod file;
 mod header_lock;
+mod joined;
 mod mapped;
 mod memory;
 mod slice;
@@ -17,8 +19,10 @@ pub use around::AroundStore;
 pub(crate) use counted::Counters;
 pub use counted::{CountedStore, Traffic};
 pub(crate) use direct::Pages;
-pub use file::{Access, Borrow, BorrowRemote, FileStore, Handover, Lender, Lent, Loan};
+pub use ewf::EwfStore;
+pub use file::{Access, Borrow, BorrowRemote, ConvertedInUse, FileStore, Handover, Lender, Lent, Loan};
 pub use header_lock::HeaderLock;
+pub use joined::JoinedStore;
 pub use mapped::{Extent, MappedStore};
 pub use memory::MemoryStore;
 pub use slice::SliceStore;
@@ -50,7 +54,7 @@ pub struct Growth {
 }
 
 /// The in-place conversion of a volume in use.
-#[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct InUseConversion {
     /// The size of the plaintext, in bytes.
     pub len: u64,

@@ -406,6 +406,10 @@ fn pieces<E: From<Unread>>(
     let mut done = 0;
     // If opening fails, reading fails as well and gives the reason.
     let _open = OpenFile::new(tree, file);
+    if size == 0 {
+        // A file that looks empty may be damaged.
+        tree.read_at(file, 0, &mut [0]).map_err(Unread)?;
+    }
     while done < size {
         let len = (size - done).min(PIECE as u64) as usize;
         let read = tree.read_at(file, done, &mut buffer[..len]).map_err(Unread)?;

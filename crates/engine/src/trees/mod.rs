@@ -86,7 +86,7 @@ pub struct Attributes {
     pub created: Option<SystemTime>,
     /// Whether the file system marks it as read-only.
     pub read_only: bool,
-    /// Whether NTFS encrypts it (EFS). Windows encrypts what it creates in such a folder.
+    /// Whether the file system encrypts it: NTFS (EFS), or one of Linux (fscrypt). What is created in such a folder is encrypted, too.
     pub encrypted: bool,
 }
 

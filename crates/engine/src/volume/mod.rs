@@ -30,7 +30,7 @@ pub use kernel::{KernelCipher, MappedPart, Mapping};
 use late::Late;
 pub use layout::{Layout, Payload, Segment};
 pub(crate) use sealed::plain_size;
-pub use sealed::{SealedBlocks, SealedLayout, Sealing};
+pub use sealed::{BlockSealing, SealedBlocks, SealedLayout, Sealing};
 
 /// Bytes read and then decrypted at a time, small enough for the L2 cache.
 const CHUNK: usize = 128 << 10;

@@ -11,6 +11,7 @@ use claviger_crypto::secret::wipe_after_sectors;
 use super::align::Cut;
 use super::{CHUNK, SPLIT};
 use crate::error::{Error, ErrorKind};
+use crate::key_process::KeyHandle;
 use crate::random;
 use crate::store::{Store, check_range};
 
@@ -62,7 +63,7 @@ impl Sealing {
     }
 
     /// [`Sealing::seal_in`] with this nonce, and without wiping.
-    fn seal_into(&self, nonce: &[u8], beside: &[u8], plain: &[u8], stored: &mut [u8]) {
+    pub(crate) fn seal_into(&self, nonce: &[u8], beside: &[u8], plain: &[u8], stored: &mut [u8]) {
         let (nonce_place, rest) = stored.split_at_mut(nonce.len());
         nonce_place.copy_from_slice(nonce);
         let (sealed, tag) = match self.tag_first {
@@ -96,17 +97,44 @@ impl Sealing {
     }
 }
 
+/// Who seals the blocks of a file.
+#[derive(Clone)]
+pub enum BlockSealing {
+    /// This process.
+    Here {
+        /// What seals the blocks.
+        sealing: Sealing,
+        /// Bytes that are authenticated with each block, after its number (eight bytes, big-endian, counted from 0).
+        beside: Vec<u8>,
+    },
+    /// Another process, which has the key. It also makes the nonces, and knows what is authenticated with each block.
+    KeyProcess {
+        /// The file there.
+        handle: KeyHandle,
+        /// Bytes of a nonce and a tag.
+        overhead: usize,
+    },
+}
+
+impl BlockSealing {
+    /// Bytes of a nonce and a tag.
+    pub fn overhead(&self) -> usize {
+        match self {
+            Self::Here { sealing, .. } => sealing.overhead(),
+            Self::KeyProcess { overhead, .. } => *overhead,
+        }
+    }
+}
+
 /// Where the sealed blocks of a file are, and what seals them. Plain data: a format builds it, and [`SealedBlocks`] executes it.
 #[derive(Clone)]
 pub struct SealedLayout {
-    /// What seals the blocks.
-    pub sealing: Sealing,
+    /// Who seals the blocks.
+    pub sealing: BlockSealing,
     /// Bytes of plaintext in each block but the last.
     pub block: usize,
     /// Offset of the first block in the file, in bytes.
     pub stored_at: u64,
-    /// Bytes that are authenticated with each block, after its number (eight bytes, big-endian, counted from 0).
-    pub beside: Vec<u8>,
     /// Whether a whole stored block of zeros is a hole, which reads as zeros. Otherwise it fails verification like any other block.
     pub holes: bool,
 }
@@ -118,6 +146,11 @@ impl std::fmt::Debug for SealedLayout {
 }
 
 impl SealedLayout {
+    /// Whether this process has the key.
+    pub(crate) fn is_here(&self) -> bool {
+        matches!(self.sealing, BlockSealing::Here { .. })
+    }
+
     /// Bytes of a whole block as it is stored.
     fn stored_block(&self) -> u64 {
         (self.block + self.sealing.overhead()) as u64
@@ -146,10 +179,110 @@ impl SealedLayout {
         self.stored_at + at / self.block as u64 * self.stored_block()
     }
 
-    /// What is authenticated besides block `number`.
-    pub(crate) fn beside(&self, number: u64) -> Vec<u8> {
-        [&number.to_be_bytes()[..], &self.beside].concat()
+    /// The stored size of blocks with `len` bytes of plaintext.
+    pub(crate) fn sealed_len(&self, len: usize) -> usize {
+        len + len.div_ceil(self.block) * self.sealing.overhead()
     }
+
+    /// Opens the blocks from number `first` on into `plain`; only the last one may be shorter than the others. The first block that
+    /// fails verification, if any; `plain` then holds data of the blocks before it, at most. Leaves traces: see [`wipe_after_sectors`].
+    ///
+    /// # Errors
+    /// `Io` if a key process has ended, or refuses.
+    ///
+    /// # Panics
+    /// Unless `stored` is as long as [`SealedLayout::sealed_len`] says.
+    pub(crate) fn open_blocks(&self, first: u64, stored: &[u8], plain: &mut [u8]) -> io::Result<Option<u64>> {
+        assert_eq!(stored.len(), self.sealed_len(plain.len()));
+        match &self.sealing {
+            BlockSealing::Here { sealing, beside } => {
+                let blocks = plain.chunks_mut(self.block).zip(stored.chunks(self.stored_block() as usize));
+                for (number, (plain, stored)) in (first..).zip(blocks) {
+                    if self.holes && plain.len() == self.block && stored.iter().all(|byte| *byte == 0) {
+                        plain.fill(0);
+                    } else if !sealing.open_into(&authenticated(number, beside), stored, plain) {
+                        return Ok(Some(number));
+                    }
+                }
+                Ok(None)
+            }
+            BlockSealing::KeyProcess { handle, .. } => {
+                let read = &mut |place: &mut [u8]| -> io::Result<()> {
+                    place.copy_from_slice(stored);
+                    Ok(())
+                };
+                let wrong = handle.decrypt_tagged(self.start(first)?, plain, stored.len() - plain.len(), read)?;
+                Ok(wrong.map(|wrong| first + u64::from(wrong)))
+            }
+        }
+    }
+
+    /// Seals `plain` into blocks from number `first` on, with new nonces; only the last one may be shorter than the others. Leaves
+    /// traces, as above.
+    ///
+    /// # Errors
+    /// `Io` if the system has no random bytes, or a key process has ended, or refuses.
+    ///
+    /// # Panics
+    /// As above.
+    pub(crate) fn seal_blocks(&self, first: u64, plain: &[u8], stored: &mut [u8]) -> io::Result<()> {
+        assert_eq!(stored.len(), self.sealed_len(plain.len()));
+        match &self.sealing {
+            BlockSealing::Here { sealing, beside } => {
+                let size = sealing.cipher.nonce_size();
+                let mut nonces = vec![0; plain.len().div_ceil(self.block) * size];
+                random::fill(&mut nonces)?;
+                let blocks = plain.chunks(self.block).zip(stored.chunks_mut(self.stored_block() as usize));
+                for (number, ((plain, stored), nonce)) in (first..).zip(blocks.zip(nonces.chunks(size))) {
+                    sealing.seal_into(nonce, &authenticated(number, beside), plain, stored);
+                }
+                Ok(())
+            }
+            BlockSealing::KeyProcess { handle, .. } => {
+                let overhead = stored.len() - plain.len();
+                handle.encrypt_tagged(self.start(first)?, plain, overhead, &mut |sealed: &mut [u8]| {
+                    stored.copy_from_slice(sealed);
+                    Ok(())
+                })
+            }
+        }
+    }
+
+    /// Offset of block `number` in the plaintext, in bytes.
+    fn start(&self, number: u64) -> io::Result<u64> {
+        number.checked_mul(self.block as u64).ok_or_else(|| io::ErrorKind::FileTooLarge.into())
+    }
+
+    /// The stored form of a message of at most one block.
+    ///
+    /// # Errors
+    /// Those of [`SealedLayout::seal_blocks`]; `InvalidFilename` for a longer one.
+    pub(crate) fn seal_message(&self, plain: &[u8]) -> io::Result<Vec<u8>> {
+        if plain.len() > self.block {
+            return Err(io::ErrorKind::InvalidFilename.into());
+        }
+        let mut stored = vec![0; self.sealed_len(plain.len())];
+        self.seal_blocks(0, plain, &mut stored)?;
+        wipe_after_sectors();
+        Ok(stored)
+    }
+
+    /// The message in its stored form; `None` if it fails verification, or is empty.
+    ///
+    /// # Errors
+    /// Those of [`SealedLayout::open_blocks`].
+    pub(crate) fn open_message(&self, stored: &[u8]) -> io::Result<Option<Vec<u8>>> {
+        let len = stored.len().checked_sub(self.sealing.overhead()).filter(|len| (1..=self.block).contains(len));
+        let Some(mut plain) = len.map(|len| vec![0; len]) else { return Ok(None) };
+        let wrong = self.open_blocks(0, stored, &mut plain);
+        wipe_after_sectors();
+        Ok(wrong?.is_none().then_some(plain))
+    }
+}
+
+/// What is authenticated with block `number`.
+fn authenticated(number: u64, beside: &[u8]) -> Vec<u8> {
+    [&number.to_be_bytes()[..], beside].concat()
 }
 
 /// See [`SealedLayout::size`]. `stored` are the bytes of all blocks.
@@ -244,55 +377,45 @@ impl SealedBlocks {
     /// Reads whole blocks, or the last one, which may be shorter.
     fn read_blocks(&self, at: u64, out: &mut [u8]) -> io::Result<()> {
         let place = self.layout.place(at);
-        let blocks = out.len().div_ceil(self.layout.block);
-        let mut stored = vec![0; out.len() + blocks * self.layout.sealing.overhead()];
+        let mut stored = vec![0; self.layout.sealed_len(out.len())];
         self.store.read_at(place, &mut stored).map_err(|e| match e.kind() {
             io::ErrorKind::UnexpectedEof => damaged(place, at, "the file ends inside it"),
             _ => e,
         })?;
         let first = at / self.block();
-        self.each_piece(out, |past, piece| {
-            let before = past / self.layout.block;
-            let stored = &stored[before * self.layout.stored_block() as usize..];
-            let blocks = piece.chunks_mut(self.layout.block).zip(stored.chunks(self.layout.stored_block() as usize));
-            for (number, (plain, stored)) in (first + before as u64..).zip(blocks) {
-                self.open_block(number, stored, plain)?;
+        self.each_piece(out, self.layout.block, |before, piece| {
+            let stored = &stored[before * self.layout.stored_block() as usize..][..self.layout.sealed_len(piece.len())];
+            match self.layout.open_blocks(first + before as u64, stored, piece)? {
+                None => Ok(()),
+                Some(wrong) => {
+                    let at = wrong * self.block();
+                    let what = "it fails verification: it was changed, moved or written in part";
+                    Err(damaged(self.layout.place(at), at, what))
+                }
             }
-            Ok(())
         })
     }
 
-    fn open_block(&self, number: u64, stored: &[u8], plain: &mut [u8]) -> io::Result<()> {
-        let layout = &self.layout;
-        let is_hole = layout.holes && plain.len() == layout.block && stored.iter().all(|byte| *byte == 0);
-        if is_hole {
-            plain.fill(0);
-        } else if !layout.sealing.open_into(&layout.beside(number), stored, plain) {
-            let at = number * self.block();
-            return Err(damaged(
-                layout.place(at),
-                at,
-                "it fails verification: it was changed, moved or written in part",
-            ));
-        }
-        Ok(())
-    }
-
-    /// Calls `each` with parts of the buffer that are whole blocks, and their offsets: on this thread, or split over the pool.
+    /// Calls `each` with parts of a buffer of blocks with `block` bytes each, and the number of blocks before each part: on this
+    /// thread, or split over the pool. A key process gets no larger parts either.
     fn each_piece(
         &self,
         buffer: &mut [u8],
+        block: usize,
         each: impl Fn(usize, &mut [u8]) -> io::Result<()> + Sync,
     ) -> io::Result<()> {
         let each = |at: usize, piece: &mut [u8]| {
-            let done = each(at, piece);
+            let done = each(at / block, piece);
             // Wipe before this thread sleeps.
             wipe_after_sectors();
             done
         };
-        let Some(pool) = self.pool.as_ref().filter(|_| buffer.len() >= SPLIT) else { return each(0, buffer) };
+        let most = (CHUNK / self.layout.block).max(1) * block;
+        let Some(pool) = self.pool.as_ref().filter(|_| buffer.len() >= SPLIT) else {
+            return buffer.chunks_mut(most).zip((0..).step_by(most)).try_for_each(|(piece, at)| each(at, piece));
+        };
         let failed = Mutex::new(None);
-        for_each_piece(pool, buffer, (CHUNK / self.layout.block).max(1) * self.layout.block, |at, piece| {
+        for_each_piece(pool, buffer, most, |at, piece| {
             if let Err(e) = each(at, piece) {
                 failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(e);
             }
@@ -304,7 +427,8 @@ impl SealedBlocks {
     ///
     /// # Errors
     /// `FileTooLarge`; `InvalidData` if a block that is written in part fails verification; those of the store. If the file should
-    /// have grown, it has its old size then.
+    /// have grown, it has its old size then, unless its last block cannot be written again either: its stored size then says what it
+    /// has.
     pub fn write_at(&mut self, offset: u64, data: &mut [u8]) -> io::Result<()> {
         let end = offset.checked_add(data.len() as u64).ok_or(io::ErrorKind::FileTooLarge)?;
         match end {
@@ -338,7 +462,7 @@ impl SealedBlocks {
         Ok(())
     }
 
-    /// Lets the file grow to `size` bytes by `write`. If that fails, the file is as before.
+    /// Lets the file grow to `size` bytes by `write`. If that fails, the file is as before, if its last block can be written.
     fn grow(&mut self, size: u64, write: impl FnOnce(&mut Self) -> io::Result<()>) -> io::Result<()> {
         if size > self.layout.largest() {
             return Err(io::ErrorKind::FileTooLarge.into());
@@ -351,10 +475,12 @@ impl SealedBlocks {
         match &grown {
             Ok(()) => self.size = size,
             Err(_) => {
-                // Best effort: the original error is reported. The block has its place already.
-                let _ = self.write_blocks(start, &mut last);
-                let _ = self.store.set_len(self.layout.stored_size(before));
-                self.size = before;
+                // Best effort: the original error is reported. The block has its place already. Where it cannot be sealed again,
+                // because the key process has ended, it stays as it is: cut short, it would be lost.
+                if self.write_blocks(start, &mut last).is_ok() {
+                    let _ = self.store.set_len(self.layout.stored_size(before));
+                    self.size = before;
+                }
             }
         }
         grown
@@ -428,38 +554,18 @@ impl SealedBlocks {
         if !self.store.writable() {
             return Err(io::ErrorKind::ReadOnlyFilesystem.into());
         }
-        let Sealing { cipher, .. } = &self.layout.sealing;
-        let blocks = data.len().div_ceil(self.layout.block);
-        let mut nonces = vec![0; blocks * cipher.nonce_size()];
-        random::fill(&mut nonces)?;
-        let mut stored = vec![0; data.len() + blocks * self.layout.sealing.overhead()];
+        let mut stored = vec![0; self.layout.sealed_len(data.len())];
         let first = at / self.block();
         let plain: &[u8] = data;
-        self.each_stored_piece(&mut stored, |before, piece| {
-            let plain = plain[before * self.layout.block..].chunks(self.layout.block);
-            let nonces = nonces[before * cipher.nonce_size()..].chunks(cipher.nonce_size());
-            let stored = piece.chunks_mut(self.layout.stored_block() as usize);
-            for (number, ((stored, plain), nonce)) in (first + before as u64..).zip(stored.zip(plain).zip(nonces)) {
-                self.layout.sealing.seal_into(nonce, &self.layout.beside(number), plain, stored);
-            }
-        });
+        self.each_piece(&mut stored, self.layout.stored_block() as usize, |before, piece| {
+            let blocks = piece.len().div_ceil(self.layout.stored_block() as usize);
+            let len = piece.len() - blocks * self.layout.sealing.overhead();
+            self.layout.seal_blocks(first + before as u64, &plain[before * self.layout.block..][..len], piece)
+        })?;
         let place = self.layout.place(at);
         // A full disk would end the write in the middle of a block, which is then lost.
         self.store.reserve(place, stored.len() as u64)?;
         self.store.write_clobbering(place, &mut stored)
-    }
-
-    /// Calls `each` with parts of a buffer of stored blocks, and the number of blocks before each part.
-    fn each_stored_piece(&self, stored: &mut [u8], each: impl Fn(usize, &mut [u8]) + Sync) {
-        let block = self.layout.stored_block() as usize;
-        let each = |at: usize, piece: &mut [u8]| {
-            each(at / block, piece);
-            wipe_after_sectors();
-        };
-        match self.pool.as_ref().filter(|_| stored.len() >= SPLIT) {
-            Some(pool) => for_each_piece(pool, stored, (CHUNK / self.layout.block).max(1) * block, each),
-            None => each(0, stored),
-        }
     }
 }
 

@@ -24,6 +24,7 @@ const FLOORS: &[&[&str]] = &[
         "volume",
     ],
     &[
+        "arrays",
         "clevis",
         "credential",
         "fido2",

@@ -21,6 +21,7 @@ mod cryptomator {
     pub mod changes;
     pub mod damaged;
     pub mod folders;
+    pub mod format_6;
 }
 
 mod ecryptfs {
@@ -45,6 +46,7 @@ mod encfs {
 }
 
 mod filesystems {
+    pub mod arrays;
     pub mod detect;
     pub mod fat;
     pub mod free_tail;
@@ -59,6 +61,7 @@ mod gocryptfs {
     pub mod changes;
     pub mod damaged;
     pub mod folders;
+    pub mod reverse;
 }
 
 mod luks {
@@ -94,6 +97,7 @@ mod volumes {
     pub mod direct;
     pub mod edit;
     pub mod filevault2;
+    pub mod forensic;
     pub mod header_changes;
     pub mod header_oracles;
     pub mod headerless_oracles;

@@ -50,7 +50,7 @@ use image::ServedImage;
 use listening::Listening;
 pub use mount::available;
 use mount::{MountedFolder, NewMount};
-use uring::Processor;
+use uring::ProcessorThread;
 
 /// A store that is mounted.
 pub struct Image {
@@ -144,7 +144,7 @@ pub fn mount(image: Image, dir: &Path, options: FuseOptions) -> Result<FuseMount
 }
 
 /// The options for a store. If each request waits for a disk, the disk is busy only if many requests are in flight,
-/// each on its own thread; over io_uring, one thread serves all requests of a processor.
+/// each on its own thread; over io_uring, a processor has few threads.
 fn options_for(store: &dyn Store, options: FuseOptions) -> FuseOptions {
     /// Requests that the kernel itself keeps in flight.
     const DEPTH: usize = 64;
@@ -168,20 +168,20 @@ fn serve(new: &NewMount<'_>, served: Box<dyn Answers>, options: FuseOptions) -> 
     let control = Control::new()?;
     let (place, fd) = mount::mount(new)?;
     let mut channel = Channel::new(fd);
-    let queues = match options.transport {
+    let threads = match options.transport {
         FuseTransport::Device => Vec::new(),
         // Falls back to /dev/fuse without an error.
-        FuseTransport::Auto if uring::is_allowed() => uring::processors(channel.fd()).unwrap_or_default(),
+        FuseTransport::Auto if uring::is_allowed() => uring::threads(channel.fd()).unwrap_or_default(),
         FuseTransport::Auto => Vec::new(),
-        FuseTransport::Uring => uring::processors(channel.fd())?,
+        FuseTransport::Uring => uring::threads(channel.fd())?,
     };
-    let uring = channel.negotiate(served.wants(), !queues.is_empty()).map_err(|e| e.at(new.dir))?.uring;
+    let uring = channel.negotiate(served.wants(), !threads.is_empty()).map_err(|e| e.at(new.dir))?.uring;
     if options.transport == FuseTransport::Uring && !uring {
         return Err(no_uring());
     }
     let mut workers = Vec::new();
     if uring {
-        workers.extend(queues.into_iter().map(|queue| Worker::Uring(Box::new(queue))));
+        workers.extend(threads.into_iter().map(|thread| Worker::Uring(Box::new(thread))));
     } else {
         for _ in 1..options.threads {
             workers.push(Worker::Device(Channel::new(mount::another(channel.fd())?)));
@@ -267,14 +267,14 @@ impl FuseHandle {
 /// One thread's part of the connection.
 enum Worker {
     Device(Channel),
-    Uring(Box<Processor>),
+    Uring(Box<ProcessorThread>),
 }
 
 impl Worker {
     fn serve(self, shared: &Shared) -> io::Result<End> {
         match self {
             Self::Device(mut channel) => channel.serve(shared),
-            Self::Uring(mut processor) => processor.serve(shared),
+            Self::Uring(mut thread) => thread.serve(shared),
         }
     }
 }

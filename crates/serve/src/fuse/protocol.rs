@@ -39,7 +39,7 @@ pub mod opcode {
 pub mod init {
     numbers! { u64:
         ASYNC_READ = 1 << 0, BIG_WRITES = 1 << 5, AUTO_INVAL_DATA = 1 << 12, DO_READDIRPLUS = 1 << 13,
-        READDIRPLUS_AUTO = 1 << 14, ASYNC_DIO = 1 << 15, PARALLEL_DIROPS = 1 << 18, POSIX_ACL = 1 << 20,
+        READDIRPLUS_AUTO = 1 << 14, ASYNC_DIO = 1 << 15, WRITEBACK_CACHE = 1 << 16, PARALLEL_DIROPS = 1 << 18, POSIX_ACL = 1 << 20,
         MAX_PAGES = 1 << 22, CACHE_SYMLINKS = 1 << 23, HANDLE_KILLPRIV_V2 = 1 << 28, INIT_EXT = 1 << 30,
         DIRECT_IO_ALLOW_MMAP = 1 << 36, OVER_IO_URING = 1 << 41,
     }
@@ -54,7 +54,7 @@ pub mod opened {
 pub mod set {
     numbers! { u32:
         MODE = 1 << 0, UID = 1 << 1, GID = 1 << 2, SIZE = 1 << 3, ATIME = 1 << 4, MTIME = 1 << 5,
-        ATIME_NOW = 1 << 7, MTIME_NOW = 1 << 8, KILL_SUIDGID = 1 << 11,
+        ATIME_NOW = 1 << 7, MTIME_NOW = 1 << 8, CTIME = 1 << 10, KILL_SUIDGID = 1 << 11,
     }
 }
 

@@ -5,7 +5,8 @@
 //!
 //! What the kernel may cache depends on whether anyone else changes the tree ([`Tree::changes_elsewhere`]). If not, it
 //! caches everything except names in trees where `a` and `A` are the same: one of them would stay after the other is
-//! removed. Writes are never held back: a program learns from the write itself that the volume refused it.
+//! removed. Writes are not held back, so a program learns from the write itself that the volume refused it; unless
+//! [`Showing::writeback`] asks for it.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -24,7 +25,7 @@ use super::mount::NewMount;
 use super::protocol::{
     Errno, FuseRequest, WRITE_CACHE, WRITE_KILL_SUIDGID, Writer, init, opcode, opened, set, split_name, u64_at,
 };
-use super::{FuseMount, FuseOptions, FuseTransport, sys};
+use super::{FuseMount, FuseOptions, sys};
 
 /// The longest time for which a crash can lose written data.
 const EVERY: Duration = Duration::from_secs(5);
@@ -82,6 +83,10 @@ pub struct Showing {
     pub devices: bool,
     /// Whether setuid bits take effect; only where root mounts.
     pub setuid: bool,
+    /// Whether the kernel collects small writes and sends large ones later, at the latest when a program closes the file or
+    /// synchronises it. A program then learns of a failed write only there. The kernel alone knows sizes and times of change,
+    /// so it does not see what others change in the tree meanwhile.
+    pub writeback: bool,
 }
 
 /// Who owns the nodes of a tree.
@@ -96,12 +101,12 @@ pub enum Owners {
 impl Showing {
     /// A file system in a volume: the user owns everything.
     pub fn volume(read_only: bool) -> Self {
-        Self { read_only, owners: Owners::User, devices: false, setuid: false }
+        Self { read_only, owners: Owners::User, devices: false, setuid: false, writeback: false }
     }
 
     /// Files of this machine keep their owners and modes.
     pub fn folder(read_only: bool) -> Self {
-        Self { read_only, owners: Owners::Tree, devices: false, setuid: false }
+        Self { read_only, owners: Owners::Tree, devices: false, setuid: false, writeback: false }
     }
 }
 
@@ -119,10 +124,8 @@ pub fn mount(
     let (read_only, uid) = (shown.showing.read_only, shown.user.0);
     let Showing { devices, setuid, .. } = showing;
     let new = NewMount { dir, source: &options.source, read_only, uid, shared: options.shared, devices, setuid };
-    // Over io_uring, an fsync of one program would delay all other requests from the same processor.
-    let transport = if options.transport == FuseTransport::Auto { FuseTransport::Device } else { options.transport };
     let threads = options.threads + WAITING;
-    super::serve(&new, Box::new(shown), FuseOptions { threads, transport, ..options.clone() })
+    super::serve(&new, Box::new(shown), FuseOptions { threads, ..options.clone() })
 }
 
 /// Answers the kernel's messages for a tree: [`crate::fuzzing`].
@@ -164,6 +167,8 @@ struct Shown {
     seen: Mutex<HashMap<Node, Version>>,
     /// Number of nodes that the kernel has forgotten.
     forgotten: AtomicU64,
+    /// Failures of writes that programs made some time before.
+    late: Mutex<LateFailures>,
     /// Long requests, and whether the program that made each was interrupted.
     long: Mutex<HashMap<u64, bool>>,
 }
@@ -187,6 +192,9 @@ impl Answers for Shown {
         let shared = self.tree.changes_elsewhere();
         let mut wanted = init::HANDLE_KILLPRIV_V2;
         wanted |= if shared { init::AUTO_INVAL_DATA } else { init::CACHE_SYMLINKS };
+        if self.showing.writeback {
+            wanted |= init::WRITEBACK_CACHE;
+        }
         if !self.cache_times.names.is_zero() {
             wanted |= init::DO_READDIRPLUS | init::READDIRPLUS_AUTO;
         }
@@ -259,7 +267,30 @@ impl Answers for Shown {
     }
 
     fn finish(&self) -> io::Result<()> {
-        self.tree.finish()
+        self.tree.finish().and(lock(&self.late).report())
+    }
+}
+
+/// Failures of writes that the kernel collected. It reports each to one program that has the file open, not always to the one that
+/// wrote.
+#[derive(Default)]
+struct LateFailures {
+    count: u64,
+    first: Option<Errno>,
+}
+
+impl LateFailures {
+    fn note(&mut self, errno: Errno) {
+        self.count += 1;
+        self.first.get_or_insert(errno);
+    }
+
+    /// An error with their number and the first cause, if there were any.
+    fn report(&self) -> io::Result<()> {
+        let Some(Errno(number)) = self.first else { return Ok(()) };
+        let (count, first) = (self.count, io::Error::from_raw_os_error(number));
+        let what = format!("{count} collected writes failed, the first with: {first}; their data may be lost");
+        Err(io::Error::other(what))
     }
 }
 
@@ -268,13 +299,14 @@ impl Shown {
     fn new(tree: Arc<dyn Tree>, showing: Showing) -> Self {
         let read_only = showing.read_only || !tree.writable();
         Self {
-            showing: Showing { read_only, ..showing },
+            showing: Showing { read_only, writeback: showing.writeback && !read_only, ..showing },
             user: (geteuid().as_raw(), getegid().as_raw()),
             cache_times: CacheTimes::of(&*tree, read_only),
             listings: Mutex::default(),
             next: AtomicU64::new(1),
             seen: Mutex::default(),
             forgotten: AtomicU64::new(0),
+            late: Mutex::default(),
             long: Mutex::default(),
             tree,
         }
@@ -423,7 +455,12 @@ impl Shown {
         let accessed = time(set::ATIME, set::ATIME_NOW, 32, 56);
         let modified = time(set::MTIME, set::MTIME_NOW, 40, 60);
         if accessed.is_some() || modified.is_some() {
-            self.tree.set_times(node, modified, accessed).map_err(errno)?;
+            match self.tree.set_times(node, modified, accessed).map_err(errno) {
+                // The kernel tells when the file was last written or cut. A server that may do that, but does not own the file,
+                // has changed that time by doing it.
+                Err(Errno::EPERM) if self.showing.writeback && is_of_a_write(what) => {}
+                done => done?,
+            }
         }
         if wanted(set::KILL_SUIDGID) && !wanted(set::MODE) {
             self.take_privileges(node).map_err(errno)?;
@@ -575,7 +612,7 @@ impl Shown {
         let (folder, (name, _)) = (self.node(request.node), name(&payload[..data])?);
         let (flags, mode) = (request.u32(0), request.u32(4));
         let new = self.new_node(request, mode);
-        let node = self.tree.create_open(folder, name, &new, usage(flags)).map_err(|e| match errno(e) {
+        let node = self.tree.create_open(folder, name, &new, self.usage(flags)).map_err(|e| match errno(e) {
             // Another program was quicker. The kernel opens the existing file if the program may.
             Errno::EEXIST if flags & O_EXCL == 0 => Errno::ESTALE,
             other => other,
@@ -587,9 +624,19 @@ impl Shown {
     /// OPEN (`struct fuse_open_in`).
     fn open(&self, request: &FuseRequest, payload: &mut [u8]) -> Answered {
         let node = self.node(request.node);
-        self.tree.open(node, usage(request.u32(0))).map_err(errno)?;
+        self.tree.open(node, self.usage(request.u32(0))).map_err(errno)?;
         let flags = if self.is_as_it_was(node) { opened::KEEP_CACHE } else { 0 };
         Ok(opened(payload, 0, flags))
+    }
+
+    /// How a file is used that is opened with these flags of open(2). The kernel reads the rest of a page before it collects
+    /// writes to a part of it.
+    fn usage(&self, flags: u32) -> Use {
+        const O_ACCMODE: u32 = 3;
+        const O_RDONLY: u32 = 0;
+        const O_WRONLY: u32 = 1;
+        let write = flags & O_ACCMODE != O_RDONLY;
+        Use { read: flags & O_ACCMODE != O_WRONLY || self.showing.writeback, write }
     }
 
     /// Whether nobody else has changed a file since its last opening. If so, the kernel may keep its contents.
@@ -617,26 +664,36 @@ impl Shown {
 
     /// WRITE (`struct fuse_write_in`): `struct fuse_write_out`.
     fn write(&self, request: &FuseRequest, payload: &mut [u8], data: usize) -> Answered {
-        const O_APPEND: u32 = 0o2000;
-        let (node, size) = (self.node(request.node), request.u32(16) as usize);
+        let (node, size, how) = (self.node(request.node), request.u32(16) as usize, request.u32(20));
         if size != data {
             return Err(Errno::EINVAL);
         }
-        let how = request.u32(20);
+        let late = |errno: &Errno| {
+            if how & WRITE_CACHE != 0 {
+                lock(&self.late).note(*errno)
+            }
+        };
+        self.written(request, node, how, &mut payload[..size]).inspect_err(late)?;
+        Ok(Writer::new(payload).u32(size as u32).u32(0).len())
+    }
+
+    fn written(&self, request: &FuseRequest, node: Node, how: u32, data: &mut [u8]) -> Result<(), Errno> {
+        const O_APPEND: u32 = 0o2000;
         if how & WRITE_KILL_SUIDGID != 0 {
             self.take_privileges(node).map_err(errno)?;
         }
-        // The kernel does not know the end of a file that others extend. Data from a memory mapping have a fixed offset.
-        let appends = request.u32(32) & O_APPEND != 0 && how & WRITE_CACHE == 0 && self.tree.changes_elsewhere();
+        // The kernel does not know the end of a file that others extend; with writeback, it alone knows it. Data from a memory
+        // mapping have a fixed offset.
+        let others_extend = self.tree.changes_elsewhere() && !self.showing.writeback;
+        let appends = request.u32(32) & O_APPEND != 0 && how & WRITE_CACHE == 0 && others_extend;
         if !appends {
             self.fill(request, node, request.u64(8), true)?;
         }
         let written = match appends {
-            true => self.tree.append(node, &payload[..size]),
-            false => self.tree.write_in_place(node, request.u64(8), &mut payload[..size]),
+            true => self.tree.append(node, data),
+            false => self.tree.write_in_place(node, request.u64(8), data),
         };
-        written.map_err(errno)?;
-        Ok(Writer::new(payload).u32(size as u32).u32(0).len())
+        written.map_err(errno)
     }
 
     /// Fills a file with zeros up to the offset of a write or up to its new size, until done or interrupted.
@@ -813,12 +870,10 @@ fn opened(payload: &mut [u8], handle: u64, flags: u32) -> usize {
     Writer::new(payload).u64(handle).u32(flags).u32(0).len()
 }
 
-/// The access mode in the flags of open(2).
-fn usage(flags: u32) -> Use {
-    const O_ACCMODE: u32 = 3;
-    const O_RDONLY: u32 = 0;
-    const O_WRONLY: u32 = 1;
-    Use { read: flags & O_ACCMODE != O_WRONLY, write: flags & O_ACCMODE != O_RDONLY }
+/// Whether a SETATTR sets the times that a write or a change of size leads to, and not those or the owner that a program chose.
+fn is_of_a_write(what: u32) -> bool {
+    const CHOSEN: u32 = set::MODE | set::UID | set::GID | set::ATIME | set::ATIME_NOW | set::MTIME_NOW;
+    what & (set::MTIME | set::CTIME) == set::MTIME | set::CTIME && what & CHOSEN == 0
 }
 
 /// A name and what follows it.

@@ -1,8 +1,9 @@
-//! The connection to the kernel over io_uring: one queue and thread per processor. Each request is answered on the
+//! The connection to the kernel over io_uring: a queue for each processor, and several threads for each queue. A request is answered on the
 //! processor that made it, without waking another one.
 
 use std::fs;
 use std::io;
+use std::iter;
 use std::os::fd::OwnedFd;
 
 use rustix::io::Errno as SystemErrno;
@@ -12,15 +13,13 @@ use super::Shared;
 use super::answers::Answer;
 use super::device::End;
 use super::protocol::{FuseRequest, out_header};
-use super::uring_sys::{Event, Queue};
+use super::uring_sys::{Event, RingSlot};
 
-/// An answer with at least this many bytes is submitted at once, because the program can already work on it.
-const URGENT: usize = 32 << 10;
-
-/// A processor's queue.
-pub struct Processor {
-    number: usize,
-    queue: Queue,
+/// A thread that serves a processor's queue. It takes one request at a time, so the next one never waits behind it: the kernel gives that to
+/// a free thread, and prefers the one that was busy last. The others sleep.
+pub struct ProcessorThread {
+    processor: usize,
+    slot: RingSlot,
 }
 
 /// Whether the kernel allows FUSE over io_uring (`fuse.enable_uring`).
@@ -28,47 +27,48 @@ pub fn is_allowed() -> bool {
     fs::read("/sys/module/fuse/parameters/enable_uring").is_ok_and(|value| value.first() == Some(&b'Y'))
 }
 
-/// Creates all queues of the connection. The kernel uses none of them until all are served.
+/// Creates the threads' parts of the connection. The kernel uses none of them until each queue has one that serves it.
 ///
 /// # Errors
 /// Fails if this process may not use io_uring.
-pub fn processors(connection: &OwnedFd) -> io::Result<Vec<Processor>> {
+pub fn threads(connection: &OwnedFd) -> io::Result<Vec<ProcessorThread>> {
     let count = possible_processors()?;
-    // Memory is only used once large requests come: at most one MiB per slot.
-    let depth = (64 / count).clamp(2, 8);
-    let new = |number| {
-        let queue = Queue::new(connection.try_clone()?, number as u16, depth)?;
-        Ok(Processor { number, queue })
+    // Memory is only used once large requests come: at most one MiB per thread.
+    let of_each = (128 / count).clamp(4, 8);
+    let new = |processor| {
+        let slot = RingSlot::new(connection.try_clone()?, processor as u16)?;
+        Ok(ProcessorThread { processor, slot })
     };
-    (0..count).map(new).collect()
+    (0..count).flat_map(|processor| iter::repeat_n(processor, of_each)).map(new).collect()
 }
 
-impl Processor {
-    /// Serves the requests made on this processor until the end.
+impl ProcessorThread {
+    /// Serves requests made on this processor until the end.
     ///
     /// # Errors
     /// Errors of the kernel. Programs may then wait for an answer forever, so the caller must end the connection.
     pub fn serve(&mut self, shared: &Shared) -> io::Result<End> {
         // The thread also works on another processor, if this one is absent or not allowed.
         let mut here = CpuSet::new();
-        here.set(self.number);
+        here.set(self.processor);
         let _ = sched_setaffinity(None, &here);
-        let mut slots = self.queue.start(shared.control.wake())?;
-        while slots > 0 {
-            match self.queue.next()? {
-                Event::Request(slot) => self.handle(slot, shared)?,
+        self.slot.start(shared.control.wake())?;
+        loop {
+            match self.slot.next()? {
+                Event::Request => self.handle(shared)?,
                 Event::Woken => return Ok(End::Stopped),
-                // A security module may object. The kernel uses /dev/fuse if no slot is left.
-                Event::Refused(_) => slots -= 1,
-                Event::Ended(SystemErrno::NOTCONN | SystemErrno::CONNABORTED | SystemErrno::CANCELED) => slots -= 1,
+                // A security module may object. The kernel uses /dev/fuse if a queue has no slot.
+                Event::Refused(_)
+                | Event::Ended(SystemErrno::NOTCONN | SystemErrno::CONNABORTED | SystemErrno::CANCELED) => {
+                    return Ok(End::Unmounted);
+                }
                 Event::Ended(e) => return Err(e.into()),
             }
         }
-        Ok(End::Unmounted)
     }
 
-    fn handle(&mut self, slot: usize, shared: &Shared) -> io::Result<()> {
-        let mut delivered = self.queue.delivered(slot);
+    fn handle(&mut self, shared: &Shared) -> io::Result<()> {
+        let mut delivered = self.slot.delivered();
         let data = delivered.payload_len();
         // Names count as payload, even without arguments before them.
         let request =
@@ -81,11 +81,11 @@ impl Processor {
             Answer::Refused(errno) => (Some(errno), 0),
         };
         delivered.answer(&out_header(request.unique, error, len), len);
-        self.queue.commit(slot, data.max(len) >= URGENT)
+        self.slot.commit()
     }
 }
 
-/// Number of processors that the machine can have, which is the number of queues.
+/// Number of processors that the machine can have: the number of queues.
 fn possible_processors() -> io::Result<usize> {
     let list = fs::read_to_string("/sys/devices/system/cpu/possible")?;
     count(&list).ok_or_else(|| io::ErrorKind::InvalidData.into())

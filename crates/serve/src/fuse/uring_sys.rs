@@ -1,4 +1,4 @@
-//! One queue of a FUSE connection over io_uring: the memory that the kernel writes requests to and reads answers from.
+//! A thread's slot in a queue of a FUSE connection over io_uring: the memory that the kernel writes a request to and reads its answer from.
 //!
 //! Source: the Linux kernel's `include/uapi/linux/fuse.h` and `Documentation/filesystems/fuse/fuse-io-uring.rst`.
 #![allow(unsafe_code)]
@@ -24,20 +24,16 @@ const ARGUMENTS_AT: usize = 128;
 const COMMIT_AT: usize = 264;
 const PAYLOAD_LEN_AT: usize = 272;
 
-/// Marks the completion of the wake descriptor, which belongs to no slot.
-const WOKEN: u64 = u64::MAX;
+/// Marks the completions of the wake descriptor and of the slot.
+const WOKEN: u64 = 0;
+const SLOT: u64 = 1;
 
-/// A queue for all requests from one processor.
-pub struct Queue {
-    number: u16,
-    // Dropped before the slots: without a ring, the kernel no longer uses their memory.
+/// A slot for one request at a time, from one processor's queue.
+pub struct RingSlot {
+    queue: u16,
+    // Dropped before the memory: without a ring, the kernel no longer uses it.
     ring: ManuallyDrop<IoUring<squeue::Entry128, cqueue::Entry>>,
     connection: OwnedFd,
-    slots: Vec<Slot>,
-}
-
-/// Memory for one request and its answer.
-struct Slot {
     memory: ManuallyDrop<Aligned>,
     owner: Owner,
 }
@@ -52,16 +48,16 @@ enum Owner {
     Us,
 }
 
-/// An event on a queue.
+/// An event on a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A request has come into this slot.
-    Request(usize),
-    /// The kernel rejected this slot.
+    /// A request has come.
+    Request,
+    /// The kernel rejected the slot.
     Refused(Errno),
-    /// The kernel has no more requests for this slot.
+    /// The kernel has no more requests.
     Ended(Errno),
-    /// The descriptor given to [`Queue::start`] is readable.
+    /// The descriptor given to [`RingSlot::start`] is readable.
     Woken,
 }
 
@@ -72,35 +68,32 @@ pub struct Delivered<'a> {
     pub payload: &'a mut [u8],
 }
 
-impl Queue {
-    /// Creates queue `number` of `connection`, for `depth` requests at a time. The queue is inactive until started.
+impl RingSlot {
+    /// Creates a slot in queue number `queue` of `connection`. It is inactive until started.
     ///
     /// # Errors
     /// Fails if this process may not use io_uring or the kernel's is too old.
-    pub fn new(connection: OwnedFd, number: u16, depth: usize) -> io::Result<Self> {
+    pub fn new(connection: OwnedFd, queue: u16) -> io::Result<Self> {
         let ring = IoUring::<squeue::Entry128, cqueue::Entry>::builder()
             .setup_single_issuer()
             .setup_defer_taskrun()
             .setup_r_disabled()
-            .build((depth + 1).next_power_of_two() as u32)?;
-        let slot = || Slot { memory: ManuallyDrop::new(Aligned::new(Aligned::PAGE + MAX_DATA)), owner: Owner::Us };
-        Ok(Self { number, ring: ManuallyDrop::new(ring), connection, slots: (0..depth).map(|_| slot()).collect() })
+            .build(2)?;
+        let memory = ManuallyDrop::new(Aligned::new(Aligned::PAGE + MAX_DATA));
+        Ok(Self { queue, ring: ManuallyDrop::new(ring), connection, memory, owner: Owner::Us })
     }
 
-    /// Offers all slots to the kernel and returns their number. The same thread must make all later calls. `wake` is
-    /// polled once and must stay open while the queue exists.
-    pub fn start(&mut self, wake: impl AsFd) -> io::Result<usize> {
+    /// Offers the slot to the kernel. The same thread must make all later calls. `wake` is polled once and must stay open while the
+    /// slot exists.
+    pub fn start(&mut self, wake: impl AsFd) -> io::Result<()> {
         self.ring.submitter().register_enable_rings()?;
         const POLLIN: u32 = 1;
         let wake = opcode::PollAdd::new(types::Fd(wake.as_fd().as_raw_fd()), POLLIN).build().user_data(WOKEN);
         self.push(wake.into())?;
-        for slot in 0..self.slots.len() {
-            self.register(slot)?;
-        }
-        Ok(self.slots.len())
+        self.register()
     }
 
-    /// Submits committed slots and waits for an event.
+    /// Submits the answer and waits for an event.
     pub fn next(&mut self) -> io::Result<Event> {
         let completion = loop {
             if let Some(completion) = self.ring.completion().next() {
@@ -115,45 +108,37 @@ impl Queue {
         if completion.user_data() == WOKEN {
             return Ok(Event::Woken);
         }
-        let number = completion.user_data() as usize;
-        let slot = self.slots.get_mut(number).ok_or(io::ErrorKind::InvalidData)?;
-        let before = std::mem::replace(&mut slot.owner, Owner::Us);
+        let before = std::mem::replace(&mut self.owner, Owner::Us);
         Ok(match (completion.result(), before) {
-            (0.., _) => Event::Request(number),
+            (0.., _) => Event::Request,
             (error, Owner::Kernel { registering: true }) => Event::Refused(Errno::from_raw_os_error(-error)),
             (error, _) => Event::Ended(Errno::from_raw_os_error(-error)),
         })
     }
 
-    /// The request in a slot named by [`Event::Request`].
-    pub fn delivered(&mut self, slot: usize) -> Delivered<'_> {
-        let slot = &mut self.slots[slot];
-        assert!(slot.owner == Owner::Us, "the kernel may be writing to it");
-        let (headers, payload) = slot.memory.split_at_mut(Aligned::PAGE);
+    /// The request of [`Event::Request`].
+    pub fn delivered(&mut self) -> Delivered<'_> {
+        assert!(self.owner == Owner::Us, "the kernel may be writing to it");
+        let (headers, payload) = self.memory.split_at_mut(Aligned::PAGE);
         Delivered { headers: &mut headers[..HEADERS], payload: &mut payload[..MAX_DATA] }
     }
 
-    /// Returns a slot with its answer to the kernel, which may put the next request into it. It is submitted at the
-    /// next wait, or at once if `urgent`.
-    pub fn commit(&mut self, slot: usize, urgent: bool) -> io::Result<()> {
-        let delivered = self.delivered(slot);
+    /// Returns the slot with its answer to the kernel, which may put the next request into it. It is submitted by [`RingSlot::next`].
+    pub fn commit(&mut self) -> io::Result<()> {
+        let delivered = self.delivered();
         let id = delivered.headers[COMMIT_AT..COMMIT_AT + 8].try_into().expect("8 bytes");
-        let command = self.command(COMMIT_AND_FETCH, u64::from_ne_bytes(id)).build().user_data(slot as u64);
-        self.slots[slot].owner = Owner::Kernel { registering: false };
-        self.push(command)?;
-        if urgent {
-            self.submit()?;
-        }
-        Ok(())
+        let command = self.command(COMMIT_AND_FETCH, u64::from_ne_bytes(id)).build().user_data(SLOT);
+        self.owner = Owner::Kernel { registering: false };
+        self.push(command)
     }
 
-    fn register(&mut self, number: usize) -> io::Result<()> {
-        let memory = self.slots[number].memory.as_mut_ptr();
+    fn register(&mut self) -> io::Result<()> {
+        let memory = self.memory.as_mut_ptr();
         let part = |skip: usize, len: usize| iovec { base: memory as u64 + skip as u64, len: len as u64 };
         // The kernel reads this at submission, which is before this function returns.
         let parts = [part(0, Aligned::PAGE), part(Aligned::PAGE, MAX_DATA)];
-        let command = self.command(REGISTER, 0).addr(Some(parts.as_ptr() as u64)).build().user_data(number as u64);
-        self.slots[number].owner = Owner::Kernel { registering: true };
+        let command = self.command(REGISTER, 0).addr(Some(parts.as_ptr() as u64)).build().user_data(SLOT);
+        self.owner = Owner::Kernel { registering: true };
         self.push(with_len(command, parts.len() as u32))?;
         self.submit()
     }
@@ -162,7 +147,7 @@ impl Queue {
     fn command(&self, what: u32, commit: u64) -> opcode::UringCmd80 {
         let mut request = [0; 80];
         request[8..16].copy_from_slice(&commit.to_ne_bytes());
-        request[16..18].copy_from_slice(&self.number.to_ne_bytes());
+        request[16..18].copy_from_slice(&self.queue.to_ne_bytes());
         opcode::UringCmd80::new(types::Fd(self.fd()), what).cmd(request)
     }
 
@@ -171,9 +156,9 @@ impl Queue {
     }
 
     fn push(&mut self, entry: squeue::Entry128) -> io::Result<()> {
-        // SAFETY: the descriptors live as long as the ring. So does the memory that the kernel learns of by a REGISTER,
-        // which is a slot's: nothing here accesses it while it is the kernel's, and `drop` only frees it when it is
-        // not. Everything else that an entry points to is read before `register` returns.
+        // SAFETY: the descriptors live as long as the ring. So does the memory that the kernel learns of by a REGISTER: nothing here
+        // accesses it while it is the kernel's, and `drop` only frees it when it is not. Everything else that an entry points to is
+        // read before `register` returns.
         unsafe { self.ring.submission().push(&entry) }.map_err(|_| io::ErrorKind::QuotaExceeded.into())
     }
 
@@ -188,16 +173,14 @@ impl Queue {
     }
 }
 
-impl Drop for Queue {
+impl Drop for RingSlot {
     fn drop(&mut self) {
-        // SAFETY: after this, neither the ring nor, below, the memory of any slot is used.
+        // SAFETY: after this, neither the ring nor, below, the memory is used.
         unsafe { ManuallyDrop::drop(&mut self.ring) };
-        for slot in &mut self.slots {
-            // Leaks memory that the kernel never returned: otherwise the kernel could write to somebody else's memory.
-            if slot.owner == Owner::Us {
-                // SAFETY: as above.
-                unsafe { ManuallyDrop::drop(&mut slot.memory) };
-            }
+        // Leaks memory that the kernel never returned: otherwise the kernel could write to somebody else's memory.
+        if self.owner == Owner::Us {
+            // SAFETY: as above.
+            unsafe { ManuallyDrop::drop(&mut self.memory) };
         }
     }
 }

@@ -5,8 +5,8 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -35,7 +35,7 @@ const _: () = assert!(TURNS * PART <= ROOM);
 /// Sends requests to the key process, which wipes its keys and ends when this is dropped.
 pub struct KeyClient {
     shared: Arc<Connected>,
-    watcher: Option<thread::JoinHandle<()>>,
+    watcher: Mutex<Option<thread::JoinHandle<()>>>,
     /// Servers allocate their buffers from this pool, where the key process can work on them in place.
     _buffers: aligned::PoolInUse,
 }
@@ -70,17 +70,23 @@ impl KeyClient {
         };
         let watcher = thread::Builder::new().name("key-process".into()).stack_size(64 << 10).spawn(watch)?;
         let _buffers = aligned::PoolInUse::new(shared.slots.buffer_pool());
-        Ok(Self { shared, watcher: Some(watcher), _buffers })
+        Ok(Self { shared, watcher: Mutex::new(Some(watcher)), _buffers })
     }
 }
 
 impl KeyClient {
+    /// Whether the key process has ended.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.shared.gone.load(Ordering::SeqCst)
+    }
+
     /// Tells the key process to end, and waits for it.
-    pub(super) fn end(mut self) {
+    pub(super) fn end(&self) {
         self.shared.closed.store(true, Ordering::SeqCst);
         // The key process reads this as the end, and its own end stops the watcher.
         let _ = shutdown(self.shared.socket.as_fd(), Shutdown::Write);
-        if let Some(watcher) = self.watcher.take() {
+        let watcher = self.watcher.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(watcher) = watcher {
             let _ = watcher.join();
         }
     }
@@ -91,7 +97,7 @@ impl Drop for KeyClient {
         self.shared.closed.store(true, Ordering::SeqCst);
         let _ = shutdown(self.shared.socket.as_fd(), Shutdown::Both);
         // The watcher itself may drop the last reference.
-        match self.watcher.take() {
+        match self.watcher.get_mut().unwrap_or_else(PoisonError::into_inner).take() {
             Some(watcher) if watcher.thread().id() != thread::current().id() => drop(watcher.join()),
             _ => {}
         }

@@ -1,7 +1,7 @@
 //! Unlocking a folder: the key process reads it through the other process, as it reads a volume. Only what unlocking
 //! needs is shared.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::net::UnixStream;
@@ -86,6 +86,11 @@ impl FolderRequest {
                 let value = tree.extended(*node, OsStr::from_bytes(name))?;
                 Ok(value.map_or(Vec::new(), |value| [&[1], &value[..]].concat()))
             }
+            Self::Attributes { node } => {
+                let of = tree.attributes(*node)?;
+                Ok([&[kind_number(of.kind)][..], &of.size.to_le_bytes(), &of.number.to_le_bytes()].concat())
+            }
+            Self::LinkTarget { link } => tree.link_target(*link).map(OsString::into_vec),
             Self::Forget { node, times } => {
                 tree.forget(*node, *times);
                 Ok(Vec::new())
@@ -94,13 +99,16 @@ impl FolderRequest {
     }
 }
 
+fn kind_number(kind: NodeKind) -> u8 {
+    KINDS.iter().position(|known| *known == kind).unwrap_or_default() as u8
+}
+
 /// Encodes entries one after the other: number, kind, and the name with its length in front.
 fn listed(entries: &[Entry]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for Entry { name, node, kind } in entries.iter().take(MOST_NAMES) {
-        let kind = KINDS.iter().position(|k| k == kind).unwrap_or_default() as u8;
         bytes.extend(node.to_le_bytes());
-        bytes.push(kind);
+        bytes.push(kind_number(*kind));
         bytes.extend((name.len() as u16).to_le_bytes());
         bytes.extend(name.as_bytes());
     }
@@ -168,7 +176,7 @@ impl Tree for ForwardedTree {
     }
 
     fn take(&self, folder: Node, entry: &Entry) -> io::Result<Node> {
-        let kind = KINDS.iter().position(|kind| *kind == entry.kind).unwrap_or_default() as u8;
+        let kind = kind_number(entry.kind);
         self.node(FolderRequest::Take { folder, name: entry.name.clone().into_vec(), node: entry.node, kind })
     }
 
@@ -177,8 +185,19 @@ impl Tree for ForwardedTree {
         let _ = self.ask(FolderRequest::Forget { node, times });
     }
 
-    fn attributes(&self, _node: Node) -> io::Result<Attributes> {
-        Err(io::ErrorKind::Unsupported.into())
+    fn attributes(&self, node: Node) -> io::Result<Attributes> {
+        let bytes = self.ask(FolderRequest::Attributes { node })?;
+        let known = || {
+            let (kind, rest) = bytes.split_first()?;
+            let (size, number) = rest.split_first_chunk()?;
+            let number = u64::from_le_bytes(number.try_into().ok()?);
+            Some(Attributes::new(*KINDS.get(usize::from(*kind))?, u64::from_le_bytes(*size), number))
+        };
+        known().ok_or_else(|| io::ErrorKind::InvalidData.into())
+    }
+
+    fn link_target(&self, link: Node) -> io::Result<OsString> {
+        self.ask(FolderRequest::LinkTarget { link }).map(OsString::from_vec)
     }
 
     fn space(&self) -> io::Result<Space> {

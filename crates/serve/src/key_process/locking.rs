@@ -3,13 +3,33 @@
 //!
 //! The user who unlocks starts the new key process on their own terminal, and gets the ends of its channel. So the
 //! serving process starts no program and cannot choose what the key process asks.
+//!
+//! # Reencryption while the volume is in use
+//!
+//! The command that reencrypts starts a key process with the ends of a channel in the same way. That process opens the header with the
+//! user's password, and proves that it is the one of the volume in use: the layout and what a sector of zeros decrypts to are the same.
+//! Only then does it make the new volume key and write the beginning to the header, through the serving process. Then it has both keys,
+//! and takes the place of the volume's key process (`Lockable::exchange`). So the new key never leaves the process that made it: the
+//! serving process rewrites the zones with handles, and the command only shows the progress.
+//!
+//! * A zone is read, and encrypted with the new key in memory, before the header says that it is being rewritten. So a key process that
+//!   ends stops the work between two zones. The server then ends, too, as always without its key process.
+//! * [`Lockable::lock`] first lets the present zone become finished. The command ends with an error that says so. The header then
+//!   names no interrupted zone: `unlock` opens both parts of the volume, and the reencryption can be resumed.
+//! * If the command ends, the work pauses after the present zone. The key process is the server's by now, and goes on with both keys. If
+//!   the command or its key process ends before the exchange, the volume keeps the key process that it has. A header that says that the
+//!   reencryption has begun means the same data.
+//! * If the server ends, that is a crash like any other.
+//!
+//! The handles of a volume that was converted count bytes of the plaintext, for each of the two keys. A key process that `unlock`
+//! starts later counts the segments of the layout: `Numbering` translates.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
 use claviger_engine::key_process::volume::KeylessLayout;
@@ -43,6 +63,16 @@ pub enum Meanwhile {
 /// A layout's key process that can be locked.
 pub struct Lockable {
     state: RwLock<State>,
+    /// What a key process must give to unlock the volume.
+    identity: Mutex<(KeylessLayout, Proof)>,
+    /// Whether the handles of the layout count bytes of the plaintext.
+    converted: AtomicBool,
+    /// Held while the volume is converted.
+    converting: Mutex<()>,
+    /// How many threads wait for a pause of the conversion, to lock the volume.
+    pausing: AtomicU64,
+    /// Called once if the key process ends unexpectedly.
+    lost: fn(),
     /// How often it was locked: an unlocking that began before is then void.
     locked: AtomicU64,
     /// Held by threads that wait for a change of `state`.
@@ -53,15 +83,54 @@ pub struct Lockable {
 }
 
 enum State {
-    Open(KeyClient),
+    Open(Arc<KeyClient>, Numbering),
     Locked(Meanwhile),
 }
 
+/// How the key process counts what the handles ask for.
+enum Numbering {
+    /// In the same way.
+    Same,
+    /// By the segments of this layout, while handles count bytes of the plaintext.
+    BySegments(KeylessLayout),
+}
+
+impl Numbering {
+    /// The key process's segment, and the offset in it.
+    fn translated(&self, segment: u32, into: u64) -> io::Result<(u32, u64)> {
+        match self {
+            Self::Same => Ok((segment, into)),
+            Self::BySegments(outline) => outline.segment_of(into).ok_or_else(|| io::ErrorKind::InvalidInput.into()),
+        }
+    }
+}
+
 impl Lockable {
-    /// Creates it open. Once `ending` returns true, requests fail instead of waiting for an unlocking that nobody will see.
-    pub fn new(client: KeyClient, ending: impl Fn() -> bool + Send + Sync + 'static) -> Self {
-        let (state, ending) = (RwLock::new(State::Open(client)), Box::new(ending));
-        Self { state, locked: AtomicU64::new(0), waiting: Mutex::new(()), changed: Condvar::new(), ending }
+    /// Creates it open with the key process of `io_side`, which gave this layout. Calls `lost` once if a key process ends unexpectedly.
+    /// Once `ending` returns true, requests fail instead of waiting for an unlocking that nobody will see.
+    ///
+    /// # Errors
+    /// Those of [`IoSide::opened`] and of requests to the key process.
+    pub fn new(
+        io_side: IoSide,
+        outline: KeylessLayout,
+        lost: fn(),
+        ending: impl Fn() -> bool + Send + Sync + 'static,
+    ) -> io::Result<Self> {
+        let client = Arc::new(io_side.opened(lost)?);
+        let proof = Proof::of(&outline, &client)?;
+        Ok(Self {
+            state: RwLock::new(State::Open(client, Numbering::Same)),
+            identity: Mutex::new((outline, proof)),
+            converted: AtomicBool::new(false),
+            converting: Mutex::new(()),
+            pausing: AtomicU64::new(0),
+            lost,
+            locked: AtomicU64::new(0),
+            waiting: Mutex::new(()),
+            changed: Condvar::new(),
+            ending: Box::new(ending),
+        })
     }
 
     /// Whether the keys are forgotten at present.
@@ -70,16 +139,57 @@ impl Lockable {
     }
 
     /// Forgets the keys once the requests in progress are done. Returns when the process that held them has ended. If
-    /// already locked, this only sets what happens to requests.
+    /// already locked, this only sets what happens to requests. A conversion pauses before: see `Lockable::converting`.
     pub fn lock(&self, meanwhile: Meanwhile) {
+        self.pausing.fetch_add(1, Ordering::SeqCst);
+        let _paused = self.converting.lock().unwrap_or_else(PoisonError::into_inner);
+        self.pausing.fetch_sub(1, Ordering::SeqCst);
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
         self.locked.fetch_add(1, Ordering::SeqCst);
         let before = std::mem::replace(&mut *state, State::Locked(meanwhile));
         drop(state);
         self.wake();
-        if let State::Open(client) = before {
+        if let State::Open(client, _) = before {
             client.end();
         }
+    }
+
+    /// Keeps the volume from being locked while it is converted; `None` if it is locked. The holder must pause, and drop the guard,
+    /// once [`Lockable::must_pause`] returns true.
+    pub(crate) fn converting(&self) -> Option<MutexGuard<'_, ()>> {
+        let converting = self.converting.lock().unwrap_or_else(PoisonError::into_inner);
+        (!self.locked()).then_some(converting)
+    }
+
+    /// Whether somebody waits to lock the volume.
+    pub(crate) fn must_pause(&self) -> bool {
+        self.pausing.load(Ordering::SeqCst) > 0
+    }
+
+    /// What to call once if a key process ends unexpectedly.
+    pub(crate) fn lost(&self) -> fn() {
+        self.lost
+    }
+
+    /// From now on, this key process is asked, and handles count bytes of the plaintext. The one before ends. No request may be in
+    /// progress, and the volume must not be locked: see `Lockable::converting`.
+    pub(crate) fn exchange(&self, client: Arc<KeyClient>) {
+        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+        let before = std::mem::replace(&mut *state, State::Open(client, Numbering::Same));
+        self.converted.store(true, Ordering::SeqCst);
+        drop(state);
+        if let State::Open(before, _) = before {
+            before.end();
+        }
+    }
+
+    /// From now on, a key process that unlocks the volume must give this.
+    pub(crate) fn set_identity(&self, outline: KeylessLayout, proof: Vec<Vec<u8>>) {
+        *self.identity() = (outline, Proof(proof));
+    }
+
+    fn identity(&self) -> MutexGuard<'_, (KeylessLayout, Proof)> {
+        self.identity.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// If the volume is locked, waiting requests now fail.
@@ -96,14 +206,18 @@ impl Lockable {
     }
 
     /// Continues with this key process, unless the volume was locked again since the count was `times`.
-    fn unlock(&self, client: KeyClient, times: u64) -> bool {
+    fn unlock(&self, client: Arc<KeyClient>, outline: KeylessLayout, times: u64) -> bool {
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
         if self.times() != times {
             drop(state);
             client.end();
             return false;
         }
-        *state = State::Open(client);
+        let numbering = match self.converted.load(Ordering::SeqCst) {
+            true => Numbering::BySegments(outline),
+            false => Numbering::Same,
+        };
+        *state = State::Open(client, numbering);
         drop(state);
         self.wake();
         true
@@ -118,11 +232,18 @@ impl Lockable {
         self.state.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Calls `work` with the key process, as soon as there is one.
-    fn with<T>(&self, mut work: impl FnMut(&KeyClient) -> io::Result<T>) -> io::Result<T> {
+    /// Calls `work` with the key process, as soon as there is one, and with what it calls this place.
+    fn with<T>(
+        &self,
+        (segment, into): (u32, u64),
+        mut work: impl FnMut(&KeyClient, u32, u64) -> io::Result<T>,
+    ) -> io::Result<T> {
         loop {
             match &*self.state() {
-                State::Open(client) => return work(client),
+                State::Open(client, numbering) => {
+                    let (segment, into) = numbering.translated(segment, into)?;
+                    return work(client, segment, into);
+                }
                 State::Locked(Meanwhile::Wait) if !(self.ending)() => {}
                 State::Locked(_) => return Err(io::Error::other("the volume is locked: its keys are forgotten")),
             }
@@ -135,11 +256,11 @@ impl Lockable {
 
 impl KeyProcess for Lockable {
     fn decrypt(&self, segment: u32, into: u64, out: &mut [u8], read: &mut PartAccess<'_>) -> io::Result<()> {
-        self.with(|client| client.decrypt(segment, into, out, read))
+        self.with((segment, into), |client, segment, into| client.decrypt(segment, into, out, read))
     }
 
     fn encrypt(&self, segment: u32, into: u64, data: &mut [u8], write: &mut PartAccess<'_>) -> io::Result<()> {
-        self.with(|client| client.encrypt(segment, into, data, write))
+        self.with((segment, into), |client, segment, into| client.encrypt(segment, into, data, write))
     }
 
     fn decrypt_tagged(
@@ -150,7 +271,7 @@ impl KeyProcess for Lockable {
         tags: usize,
         read: &mut StoredAccess<'_>,
     ) -> io::Result<Option<u32>> {
-        self.with(|client| client.decrypt_tagged(segment, into, out, tags, read))
+        self.with((segment, into), |client, segment, into| client.decrypt_tagged(segment, into, out, tags, read))
     }
 
     fn encrypt_tagged(
@@ -161,20 +282,21 @@ impl KeyProcess for Lockable {
         tags: usize,
         write: &mut StoredAccess<'_>,
     ) -> io::Result<()> {
-        self.with(|client| client.encrypt_tagged(segment, into, data, tags, write))
+        self.with((segment, into), |client, segment, into| client.encrypt_tagged(segment, into, data, tags, write))
     }
 }
 
 /// The result of decrypting the same bytes in each segment, which identifies the keys. Sectors with tags are left out,
 /// as the format itself detects a wrong key there.
-pub struct Proof(Vec<Vec<u8>>);
+#[derive(PartialEq, Eq)]
+struct Proof(Vec<Vec<u8>>);
 
 impl Proof {
     /// The proof for the keys of this key process.
     ///
     /// # Errors
     /// Those of requests to the key process.
-    pub fn of(outline: &KeylessLayout, client: &KeyClient) -> io::Result<Self> {
+    fn of(outline: &KeylessLayout, client: &KeyClient) -> io::Result<Self> {
         let decrypted = |(segment, sector)| {
             let mut out = vec![0; sector];
             let mut zeros = |_, stored: &mut [u8]| -> io::Result<()> {
@@ -228,14 +350,8 @@ pub struct Locks<T> {
     pub key_process: Arc<Lockable>,
     /// The stores that the volume was opened from.
     pub stores: Stores,
-    /// Its layout.
-    pub outline: KeylessLayout,
-    /// Proof of its keys.
-    pub proof: Proof,
     /// Extracts the layout and the warnings that a new key process sends.
     pub of: fn(&T) -> (&KeylessLayout, &[String]),
-    /// Called once if a key process ends unexpectedly.
-    pub lost: fn(),
 }
 
 impl<T: DeserializeOwned + 'static> Locks<T> {
@@ -297,17 +413,18 @@ impl<T: DeserializeOwned + 'static> Locks<T> {
             }
         };
         let (outline, warnings) = (self.of)(&opened);
-        if !self.outline.may_have_become(outline) {
+        if !self.key_process.identity().0.may_have_become(outline) {
             io_side.end();
             return Ok(LockAnswer::Refused("this opens another volume, not the locked one".to_owned()));
         }
-        let client = io_side.opened(self.lost)?;
+        let client = Arc::new(io_side.opened(self.key_process.lost)?);
         // Not every format detects a wrong password. Pending writes would be encrypted with the wrong key.
-        if Proof::of(outline, &client)?.0 != self.proof.0 {
+        if Proof::of(outline, &client)? != self.key_process.identity().1 {
             client.end();
             return Ok(LockAnswer::Wrong);
         }
-        Ok(if self.key_process.unlock(client, times) { LockAnswer::Done(warnings.to_vec()) } else { locked_again() })
+        let unlocked = self.key_process.unlock(client, outline.clone(), times);
+        Ok(if unlocked { LockAnswer::Done(warnings.to_vec()) } else { locked_again() })
     }
 }
 

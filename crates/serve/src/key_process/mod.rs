@@ -25,8 +25,12 @@ mod server;
 mod shared_sys;
 
 pub use client::KeyClient;
-pub use opening::{FileNumber, IoSide, KeySide, Terms};
+pub use opening::{FileNumber, IoSide, IsInUse, KeySide, Terms};
+pub(crate) use server::fuzz;
 pub(crate) use shared_sys::{BufferPool, Room};
+
+/// The task of a key process ([`Terms::task`]) that converts a volume in use and then holds its keys: see [`locking`].
+pub const CONVERT_IN_USE: &str = "convert in use";
 
 /// [`shared_sys::KeyRequest::state`]: the requesting side's turn. New memory begins with this value.
 const ANSWERED: u32 = 0;

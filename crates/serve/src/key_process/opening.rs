@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use claviger_engine::Store;
-use claviger_engine::key_process::volume::Keys;
+use claviger_engine::key_process::volume::{KeylessLayout, Keys};
 use claviger_engine::opening::Stores;
 use claviger_engine::trees::Node;
 use rustix::event::{PollFd, PollFlags};
@@ -77,6 +77,8 @@ pub(super) enum KeyProcessMessage<T> {
     StillWhole { header: bool },
     /// Reads a folder.
     Folder(FolderRequest),
+    /// Asks whether a volume with this layout and this proof of its keys is the one in use: see [`Terms::in_use`].
+    InUse { outline: KeylessLayout, proof: Vec<Vec<u8>> },
     /// Asks the user for confirmation.
     Ask(String),
     /// Removes a file that the key process made before its cage was closed, if the path still leads to this file.
@@ -100,12 +102,39 @@ pub(super) struct Folder {
 /// A request of the key process about the folder.
 #[derive(Serialize, Deserialize)]
 pub(super) enum FolderRequest {
-    List { folder: Node },
-    Lookup { folder: Node, name: Vec<u8> },
-    Take { folder: Node, name: Vec<u8>, node: Node, kind: u8 },
-    Read { file: Node, offset: u64, len: u32 },
-    Extended { node: Node, name: Vec<u8> },
-    Forget { node: Node, times: u64 },
+    List {
+        folder: Node,
+    },
+    Lookup {
+        folder: Node,
+        name: Vec<u8>,
+    },
+    Take {
+        folder: Node,
+        name: Vec<u8>,
+        node: Node,
+        kind: u8,
+    },
+    Read {
+        file: Node,
+        offset: u64,
+        len: u32,
+    },
+    Extended {
+        node: Node,
+        name: Vec<u8>,
+    },
+    /// The kind and the size of a node.
+    Attributes {
+        node: Node,
+    },
+    LinkTarget {
+        link: Node,
+    },
+    Forget {
+        node: Node,
+        times: u64,
+    },
 }
 
 /// The answer to a message: done, with the bytes of a `Read` following, or an error.
@@ -119,6 +148,9 @@ enum Answer {
 /// Device and inode, which identify a file whatever its name.
 pub type FileNumber = (u64, u64);
 
+/// Compares a layout and a proof of its keys with those of the volume in use.
+pub type IsInUse<'a> = dyn Fn(&KeylessLayout, &[Vec<u8>]) -> io::Result<bool> + 'a;
+
 /// What this process does for a key process until the volume is open.
 pub struct Terms<'a> {
     /// Called at least ten times a second; returns whether to stop.
@@ -131,12 +163,21 @@ pub struct Terms<'a> {
     pub consent: &'a dyn Fn(&str) -> io::Result<bool>,
     /// Removes a file that the key process made. Its requests are not trusted.
     pub remove: &'a dyn Fn(&Path, FileNumber) -> io::Result<()>,
+    /// Whether a volume with this layout and this proof of its keys is the one that this process uses.
+    pub in_use: &'a IsInUse<'a>,
 }
 
 impl<'a> Terms<'a> {
     /// Read-only stores, and no user to ask.
     pub fn reading(cancelled: &'a dyn Fn() -> bool) -> Self {
-        Self { cancelled, writes: false, task: Value::Null, consent: &|_| Ok(false), remove: &|_, _| Err(denied()) }
+        Self {
+            cancelled,
+            writes: false,
+            task: Value::Null,
+            consent: &|_| Ok(false),
+            remove: &|_, _| Err(denied()),
+            in_use: &|_, _| Ok(false),
+        }
     }
 }
 
@@ -223,6 +264,10 @@ impl IoSide {
                         Ok(false) => send(&self.socket, &Answer::No)?,
                         other => self.answer(other.map(drop))?,
                     },
+                    KeyProcessMessage::InUse { outline, proof } => match (terms.in_use)(&outline, &proof) {
+                        Ok(false) => send(&self.socket, &Answer::No)?,
+                        other => self.answer(other.map(drop))?,
+                    },
                     KeyProcessMessage::Remove { path, file } => self.answer((terms.remove)(&path, file))?,
                     message => each(message)?,
                 }
@@ -263,7 +308,7 @@ impl IoSide {
     }
 
     /// Tells the key process to end, and waits a moment for it.
-    pub(super) fn end(mut self) {
+    pub(crate) fn end(mut self) {
         let _ = self.socket.shutdown(Shutdown::Write);
         let _ = self.socket.set_read_timeout(Some(LAST));
         while matches!(self.socket.read(&mut [0; 4096]), Ok(1..)) {}
@@ -337,6 +382,14 @@ impl KeySide {
     pub fn asker(&self) -> impl Fn(&str) -> io::Result<bool> + Send + Sync + 'static {
         let channel = Arc::clone(&self.socket);
         move |question| channel.turn(&KeyProcessMessage::Ask(question.to_owned()), |_| Ok(()), |_| Ok(()))
+    }
+
+    /// Whether a volume with this layout and this proof of its keys is the one that the other process uses.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub fn is_in_use(&self, outline: KeylessLayout, proof: Vec<Vec<u8>>) -> io::Result<bool> {
+        self.socket.turn(&KeyProcessMessage::InUse { outline, proof }, |_| Ok(()), |_| Ok(()))
     }
 
     /// Removes a file that was made before the cage was closed: see [`Terms::remove`].

@@ -44,7 +44,7 @@ impl Drop for Together {
 }
 
 impl KeyServer {
-    /// Starts a thread for each slot, with all the memory that it needs.
+    /// Starts a thread for each slot, with the memory that sectors need. Sealed blocks need more: a slot gets it with the first one.
     pub fn start(self: &Arc<Self>) -> io::Result<()> {
         for slot in 0..SLOTS {
             let (server, room) = (Arc::clone(self), Secret::zeroed(PIECE));
@@ -99,7 +99,7 @@ impl KeyServer {
     }
 
     /// Carries out a request. Each field is read only once, so later changes have no effect.
-    fn answer(&self, request: &KeyRequest, room: &mut [u8]) -> u32 {
+    fn answer(&self, request: &KeyRequest, room: &mut Secret) -> u32 {
         let order = request.order.load(Ordering::Acquire);
         let of_folder = files::is_order(order);
         if !of_folder && order != DECRYPT && order != ENCRYPT {
@@ -119,7 +119,12 @@ impl KeyServer {
         let encrypt = order == ENCRYPT;
         match keys.range(encrypt, segment, into, len) {
             Ok(range) if fits(&range, len, most, room.len()) => {
-                self.carry_out(&range, encrypt, at..at + len, room).map_or_else(|sector| WRONG + sector, |()| DONE)
+                let data = at..at + len;
+                let done = match range.is_sealed() {
+                    true => self.carry_out_sealed(&range, encrypt, data, room),
+                    false => self.carry_out(&range, encrypt, data, room),
+                };
+                done.map_or_else(|sector| WRONG + sector, |()| DONE)
             }
             Ok(_) | Err(Refused) => REFUSED,
         }
@@ -134,7 +139,7 @@ impl KeyServer {
         room: &mut [u8],
     ) -> Result<(), Refused> {
         let said = room.get_mut(..data.len()).filter(|said| said.len() <= FOLDER_MOST).ok_or(Refused)?;
-        if DATA - data.start < 4 + FOLDER_MOST {
+        if DATA.saturating_sub(data.start) < 4 + FOLDER_MOST {
             return Err(Refused);
         }
         self.shared.copy_out(data.start, said);
@@ -169,12 +174,79 @@ impl KeyServer {
         }
         Ok(())
     }
+
+    /// The same for sealed blocks. Their stored form is in the place of the plaintext, and longer: blocks are opened from the first
+    /// one on, and sealed from the last one on, so nothing is overwritten that is still needed.
+    fn carry_out_sealed(
+        &self,
+        range: &KeyRange<'_>,
+        seal: bool,
+        data: Range<usize>,
+        room: &mut Secret,
+    ) -> Result<(), u32> {
+        let (block, stored_block) = (range.sector_size(), range.sector_size() + range.tag_size());
+        let together = (PIECE / block).max(1);
+        // Only a key says how large its blocks are, and no request.
+        if room.len() < together * (block + stored_block) {
+            *room = Secret::zeroed(together * (block + stored_block));
+        }
+        let pieces = data.len().div_ceil(together * block);
+        for turn in 0..pieces {
+            let first = together * if seal { pieces - 1 - turn } else { turn };
+            let len = (together * block).min(data.len() - first * block);
+            let (plain, rest) = room.split_at_mut(len);
+            let stored = &mut rest[..stored_len(range, len)];
+            let (plain_at, stored_at) = (data.start + first * block, data.start + first * stored_block);
+            match seal {
+                true => self.shared.copy_out(plain_at, plain),
+                false => self.shared.copy_out(stored_at, stored),
+            }
+            range.carry_out_sealed((first * block) as u64, plain, stored).map_err(|wrong| first as u32 + wrong)?;
+            match seal {
+                true => self.shared.copy_in(stored_at, stored),
+                false => self.shared.copy_in(plain_at, plain),
+            }
+        }
+        Ok(())
+    }
 }
 
-/// Whether `len` bytes with their sectors' tags are at most `most` bytes, and one sector fits into `room` bytes of this process.
+/// Whether `len` bytes as they are stored are at most `most` bytes, and one sector fits into `room` bytes of this process. There is
+/// always room for sealed blocks.
 fn fits(range: &KeyRange<'_>, len: usize, most: usize, room: usize) -> bool {
-    let (sector, tag) = (range.sector_size(), range.tag_size());
-    len + len / sector * tag <= most && sector + tag <= room
+    stored_len(range, len) <= most && (range.is_sealed() || range.sector_size() + range.tag_size() <= room)
+}
+
+/// Bytes of `len` bytes as they are stored, with a tag for each sector or a part of one.
+fn stored_len(range: &KeyRange<'_>, len: usize) -> usize {
+    len + len.div_ceil(range.sector_size()) * range.tag_size()
+}
+
+/// Carries out consecutive requests, each of 20 bytes and up to 255 bytes of data. Returns how many were not refused: for
+/// [`crate::fuzzing`].
+pub(crate) fn fuzz(keys: Keys, mut bytes: &[u8]) -> io::Result<usize> {
+    let shared = Arc::new(Shared::create()?);
+    let server = KeyServer { shared, keys: RwLock::new(Some(keys)), awake: Awake::new() };
+    let (mut room, mut done) = (Secret::zeroed(PIECE), 0);
+    while let Some((head, rest)) = bytes.split_first_chunk::<20>() {
+        let (data, rest) = rest.split_at(rest.len().min(head[19].into()));
+        bytes = rest;
+        let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+        let at = word(6);
+        if at as usize <= DATA - data.len() {
+            server.shared.copy_in(at as usize, data);
+        }
+        let request = server.shared.request(0, 0);
+        request.order.store(head[0].into(), Ordering::Relaxed);
+        request.segment.store(head[1].into(), Ordering::Relaxed);
+        request.len.store(word(2), Ordering::Relaxed);
+        request.at.store(at, Ordering::Relaxed);
+        request.into.store(u64::from(word(10)) | u64::from(word(14)) << 32, Ordering::Relaxed);
+        let answer = server.answer(request, &mut room);
+        assert!(answer != WIPED, "nobody wiped the keys");
+        done += usize::from(answer != REFUSED);
+    }
+    Ok(done)
 }
 
 /// A key process with its threads, and the other process's view of the memory. Both share one mapping, as
@@ -201,9 +273,9 @@ mod tests {
     use std::os::fd::AsFd;
 
     use claviger_crypto::modes::aead;
-    use claviger_engine::key_process::folder::FolderKeys;
+    use claviger_engine::key_process::folder::{ContentKey, FolderKeys};
     use claviger_engine::store::MemoryStore;
-    use claviger_engine::volume::integrity;
+    use claviger_engine::volume::{BlockSealing, SealedLayout, Sealing, integrity};
     use claviger_engine::{Acceleration, Layout, Payload, Sectors, Segment, Specification};
 
     use super::*;
@@ -323,22 +395,55 @@ mod tests {
     struct Toy;
 
     impl FolderKeys for Toy {
-        fn open(&self, sealed: &[u8]) -> io::Result<Payload> {
+        fn open(&self, sealed: &[u8]) -> io::Result<Option<ContentKey>> {
             let specification = Specification::parse("aes-xts-plain64").expect("a specification");
             let cipher = specification.with_key(sealed, Sectors::default(), Acceleration::On);
-            Ok(Payload::crypt(cipher.map_err(io::Error::other)?, 0))
+            let payload = Payload::crypt(cipher.map_err(io::Error::other)?, 0);
+            Ok((sealed[0] != 0xff).then_some(ContentKey::Sectors(payload)))
         }
 
-        fn create(&self) -> io::Result<(Vec<u8>, Payload)> {
-            Ok((vec![5; 64], self.open(&[5; 64])?))
+        fn create(&self) -> io::Result<(Vec<u8>, ContentKey)> {
+            Ok((vec![5; 64], self.open(&[5; 64])?.expect("it opens")))
         }
 
-        fn plain_name(&self, stored: &OsStr) -> io::Result<Option<OsString>> {
+        fn plain_name(&self, _iv: &[u8], stored: &OsStr) -> io::Result<Option<OsString>> {
             Ok(stored.to_str().and_then(|name| name.strip_prefix('x')).map(OsString::from))
         }
 
-        fn stored_name(&self, plain: &OsStr) -> io::Result<OsString> {
+        fn stored_name(&self, _iv: &[u8], plain: &OsStr) -> io::Result<OsString> {
             Ok([OsStr::new("x"), plain].into_iter().collect())
+        }
+    }
+
+    /// Toy keys of a folder of sealed blocks of this size. A file's header is authenticated with each block.
+    struct SealedToy(usize);
+
+    impl SealedToy {
+        fn sealing() -> Sealing {
+            Sealing { cipher: aead::gcm(&[7; 32], 12, Acceleration::On).into(), tag_first: false }
+        }
+    }
+
+    impl FolderKeys for SealedToy {
+        fn open(&self, sealed: &[u8]) -> io::Result<Option<ContentKey>> {
+            let sealing = BlockSealing::Here { sealing: Self::sealing(), beside: sealed.to_vec() };
+            Ok(Some(ContentKey::Blocks(SealedLayout { sealing, block: self.0, stored_at: 18, holes: true })))
+        }
+
+        fn create(&self) -> io::Result<(Vec<u8>, ContentKey)> {
+            Err(io::ErrorKind::Unsupported.into())
+        }
+
+        fn plain_name(&self, _iv: &[u8], _stored: &OsStr) -> io::Result<Option<OsString>> {
+            Ok(None)
+        }
+
+        fn stored_name(&self, _iv: &[u8], _plain: &OsStr) -> io::Result<OsString> {
+            Err(io::ErrorKind::Unsupported.into())
+        }
+
+        fn place(&self, id: &[u8]) -> io::Result<Vec<u8>> {
+            Ok([id, id].concat())
         }
     }
 
@@ -367,6 +472,7 @@ mod tests {
             assert_eq!(said(&shared, [files::OPEN, 0], bad), None, "{} bytes are no key", bad.len());
         }
         assert_eq!(said(&shared, [files::OPEN, 0], &key), Some(vec![0; 4]));
+        assert_eq!(said(&shared, [files::OPEN, 0], &[0xff; 64]), Some(Vec::new()), "these keys do not open it");
         assert_eq!(said(&shared, [files::OPEN, 0], &other), Some(vec![1, 0, 0, 0]));
         // Arguments that are too long or do not fit, and invalid orders.
         for (what, into) in [
@@ -375,7 +481,8 @@ mod tests {
             ([files::STORED_NAME, 0, u32::MAX], 0),
             ([files::PLAIN_NAME, 0, ROOM as u32 + 1], u64::MAX),
             ([files::OPEN - 1, 0, 64], 0),
-            ([files::STORED_NAME + 1, 0, 64], 0),
+            ([files::PLACE, 0, 64], 0),
+            ([files::PLACE + 1, 0, 64], 0),
             ([DECRYPT, 2, 512], 0),
             ([ENCRYPT, u32::MAX, 512], 0),
             ([DECRYPT, 0, 511], 0),
@@ -388,13 +495,19 @@ mod tests {
         ] {
             assert_eq!(ask(&shared, what, into), REFUSED, "{what:?} {into}");
         }
+        // Answers that would lie outside the memory, also to a request without an argument.
+        for at in [DATA - 10, DATA, DATA + 1, u32::MAX as usize] {
+            assert_eq!(ask_at(&shared, at, [files::CREATE, 0, 0], 0), REFUSED, "{at}");
+        }
         // The last sectors that a file can have, each of the requested file.
         for (file, key) in [(0, &key), (1, &other)] {
             let into = (i64::MAX as u64 & !0xfff) - 1024;
             shared.copy_in(ROOM, &[9; 1024]);
             assert_eq!(ask(&shared, [ENCRYPT, file, 1024], into), DONE);
             let mut expected = [9; 1024];
-            let Payload::Crypt { cipher, .. } = Toy.open(key).expect("a key") else { panic!("encrypted") };
+            let Ok(Some(ContentKey::Sectors(Payload::Crypt { cipher, .. }))) = Toy.open(key) else {
+                panic!("encrypted")
+            };
             cipher.encrypt(into / 512, &mut expected);
             let mut now = [0; 1024];
             shared.copy_out(ROOM, &mut now);
@@ -417,21 +530,103 @@ mod tests {
         assert_eq!(said(&shared, [files::CLOSE, 700], &[]), Some(Vec::new()));
         assert_eq!(said(&shared, [files::OPEN, 0], &key), Some(700_u32.to_le_bytes().to_vec()));
         // Names, including invalid ones.
-        assert_eq!(said(&shared, [files::STORED_NAME, 0], b"name"), Some(b"xname".to_vec()));
-        assert_eq!(said(&shared, [files::PLAIN_NAME, 0], b"xname"), Some(b"\x01name".to_vec()));
-        assert_eq!(said(&shared, [files::PLAIN_NAME, 0], b"\xff\0/"), Some(Vec::new()));
-        assert_eq!(said(&shared, [files::STORED_NAME, 0], &vec![b'n'; FOLDER_MOST]), None, "too long an answer");
+        assert_eq!(said(&shared, [files::STORED_NAME, 0], b"\0name"), Some(b"xname".to_vec()));
+        assert_eq!(said(&shared, [files::STORED_NAME, 0], b"\x02ivname"), Some(b"xname".to_vec()));
+        assert_eq!(said(&shared, [files::PLAIN_NAME, 0], b"\0xname"), Some(b"\x01name".to_vec()));
+        assert_eq!(said(&shared, [files::PLAIN_NAME, 0], b"\0\xff\0/"), Some(Vec::new()));
+        // No IV, or one that is longer than the request.
+        for bad in [&b""[..], b"\x05name", b"\xff"] {
+            assert_eq!(said(&shared, [files::STORED_NAME, 0], bad), None, "{bad:?}");
+            assert_eq!(said(&shared, [files::PLAIN_NAME, 0], bad), None, "{bad:?}");
+        }
         server.wipe();
         assert_eq!(ask(&shared, [files::STORED_NAME, 0, 4], 0), WIPED);
         // Keys of a volume have no files, and a read-only folder makes none.
         let (_server, shared) = key_process();
         assert_eq!(said(&shared, [files::OPEN, 1], &key), None);
-        assert_eq!(said(&shared, [files::STORED_NAME, 1], b"name"), None);
+        assert_eq!(said(&shared, [files::STORED_NAME, 1], b"\0name"), None);
         let (_server, shared) = key_process_with(Keys::of_folder(Arc::new(Toy), false));
         assert_eq!(said(&shared, [files::CREATE, 0], &[]), None);
         assert_eq!(said(&shared, [files::OPEN, 0], &key), Some(vec![0; 4]));
         assert_eq!(ask(&shared, [ENCRYPT, 0, 512], 0), REFUSED);
         assert_eq!(ask(&shared, [DECRYPT, 0, 512], 0), DONE);
+    }
+
+    #[test]
+    fn sealed_blocks_are_opened_where_they_are_and_hostile_requests_for_them_are_refused() {
+        const OVERHEAD: usize = 28;
+        for block in [4096, 32 << 10] {
+            let (_server, shared) = key_process_with(Keys::of_folder(Arc::new(SealedToy(block)), true));
+            assert_eq!(said(&shared, [files::OPEN, 0], b"file"), Some(vec![0; 4]));
+            let bytes: Vec<u8> = (0..ROOM).map(|i| (i / 5) as u8).collect();
+            (0..3).for_each(|slot| shared.copy_in(slot * ROOM, &bytes));
+            let most = ROOM / (block + OVERHEAD) * block;
+            let largest = (i64::MAX as usize & !0xfff) as u64;
+            for (what, into) in [
+                ([DECRYPT, 0, 0], 0),
+                ([DECRYPT, 0, block as u32], 1),
+                ([DECRYPT, 0, block as u32], block as u64 - 1),
+                ([DECRYPT, 1, block as u32], 0),
+                ([DECRYPT, 0, 2], largest),
+                ([ENCRYPT, 0, 2], u64::MAX / block as u64 * block as u64),
+                ([ENCRYPT, 0, ROOM as u32], 0),
+                ([ENCRYPT, 0, (most + block) as u32], 0),
+                ([ENCRYPT, 0, u32::MAX], 0),
+            ] {
+                assert_eq!(ask(&shared, what, into), REFUSED, "{what:?} {into}");
+            }
+            // The plaintext is inside the memory, and what would be stored is not.
+            for past in [block, block + OVERHEAD - 1] {
+                assert_eq!(ask_at(&shared, DATA - past, [ENCRYPT, 0, block as u32], 0), REFUSED);
+            }
+            // Blocks from number 3 on; the last one is short.
+            let (len, into) = (most - block + 100, 3 * block as u64);
+            assert_eq!(ask(&shared, [ENCRYPT, 0, len as u32], into), DONE);
+            let mut sealed = vec![0; len + len.div_ceil(block) * OVERHEAD];
+            shared.copy_out(ROOM, &mut sealed);
+            let number = |number: u64| [&number.to_be_bytes()[..], b"file"].concat();
+            for (at, (stored, plain)) in (3..).zip(sealed.chunks(block + OVERHEAD).zip(bytes[..len].chunks(block))) {
+                let opened = SealedToy::sealing().open(&number(at), stored);
+                assert!(opened.as_deref() == Some(plain), "{block}: block {at}");
+            }
+            // The same bytes again have other nonces.
+            shared.copy_in(ROOM, &bytes);
+            assert_eq!(ask(&shared, [ENCRYPT, 0, len as u32], into), DONE);
+            let mut again = vec![0; sealed.len()];
+            shared.copy_out(ROOM, &mut again);
+            assert!(again[..12] != sealed[..12]);
+            let mut now = vec![0; len];
+            assert_eq!(ask(&shared, [DECRYPT, 0, len as u32], into), DONE);
+            shared.copy_out(ROOM, &mut now);
+            assert!(now == bytes[..len]);
+            // Nothing that fails verification gets out, and neither does anything after it.
+            let bad = 16;
+            sealed[bad * (block + OVERHEAD) + 20] ^= 1;
+            shared.copy_in(ROOM, &sealed);
+            assert_eq!(ask(&shared, [DECRYPT, 0, len as u32], into), WRONG + bad as u32);
+            let mut after = vec![0; sealed.len()];
+            shared.copy_out(ROOM, &mut after);
+            assert!(after[bad * block..] == sealed[bad * block..], "{block}");
+            assert!(after[..bad * block] == bytes[..bad * block], "{block}");
+            // In another place, and in another file.
+            assert_eq!(ask(&shared, [DECRYPT, 0, block as u32], 0), WRONG);
+            assert_eq!(said(&shared, [files::OPEN, 0], b"elif"), Some(vec![1, 0, 0, 0]));
+            shared.copy_in(ROOM, &sealed);
+            assert_eq!(ask(&shared, [DECRYPT, 1, block as u32], into), WRONG);
+            shared.copy_in(ROOM, &vec![0; block + OVERHEAD]);
+            assert_eq!(ask(&shared, [DECRYPT, 0, block as u32], 0), DONE, "a hole");
+            assert_eq!(said(&shared, [files::PLACE, 0], b"folder"), Some(b"folderfolder".to_vec()));
+            assert!(said(&shared, [files::PLACE, 0], &vec![b'i'; FOLDER_MOST]).is_none(), "too long an answer");
+            assert_eq!(said(&shared, [files::CREATE, 0], &[]), None);
+            for slot in [0, 2] {
+                let mut now = vec![0; ROOM];
+                shared.copy_out(slot * ROOM, &mut now);
+                assert!(now == bytes, "slot {slot}");
+            }
+            let (_server, shared) = key_process_with(Keys::of_folder(Arc::new(SealedToy(block)), false));
+            assert_eq!(said(&shared, [files::OPEN, 0], b"file"), Some(vec![0; 4]));
+            assert_eq!(ask(&shared, [ENCRYPT, 0, 512], 0), REFUSED);
+        }
     }
 
     /// The file may grow under it, unlike under other segments.

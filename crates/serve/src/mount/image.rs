@@ -39,17 +39,16 @@ impl ServedMount {
     /// Mounts the file system in the store; also returns warnings for the user.
     pub fn tree(
         store: Arc<dyn Store>,
-        read_only: bool,
+        showing: Showing,
         dir: &Path,
         options: FuseOptions,
     ) -> Result<(Self, Vec<String>)> {
         let (_, tree) = filesystems::open(store)?;
-        let (warnings, read_only) = (tree.warnings(), read_only || !tree.writable());
-        let mounted = fuse::tree::mount(Arc::from(tree), Showing::volume(read_only), dir, options)?;
-        Ok((Self::start(mounted.handle(), read_only, move || mounted.run())?, warnings))
+        let warnings = tree.warnings();
+        Ok((Self::folder(Arc::from(tree), showing, dir, options)?, warnings))
     }
 
-    /// Mounts a folder's plaintext.
+    /// Mounts a tree, such as a folder's plaintext.
     pub fn folder(tree: Arc<dyn Tree>, showing: Showing, dir: &Path, options: FuseOptions) -> Result<Self> {
         let read_only = showing.read_only || !tree.writable();
         let mounted = fuse::tree::mount(tree, Showing { read_only, ..showing }, dir, options)?;

@@ -74,6 +74,8 @@ pub struct MountRequest {
     pub read_only: bool,
     /// Options for the file system.
     pub options: Vec<String>,
+    /// Whether the kernel holds back writes: see [`Showing::writeback`]. Only where this process itself serves the files.
+    pub writeback: bool,
 }
 
 /// When to end, apart from an unmount.
@@ -162,12 +164,23 @@ pub fn mount(
         Choice::Named(name) => Some(drivers::way_by_name(name, who, read_only)?),
         Choice::Program(kind) => Some(drivers::way_by_program(*kind, who)?),
     };
+    if request.writeback && !matches!(way, Some(MountMethod::Own(_))) {
+        let what = "--writeback is for encrypted folders, and for FAT and exFAT without the kernel's driver";
+        return Err(Error::misuse(what).hint("Omit --writeback."));
+    }
     let dir = &request.dir;
     let to_write = matches!(request.filesystem, Choice::Program(_));
     // While any thread of a process lives, its ring's memory stays and holds the connection: see [`apart`].
     let transport = if to_write { FuseTransport::Device } else { FuseTransport::Auto };
-    let mut mounting =
-        Mounting { dir, read_only, options: &request.options, transport, store: &store, live: &mut live };
+    let mut mounting = Mounting {
+        dir,
+        read_only,
+        options: &request.options,
+        writeback: request.writeback,
+        transport,
+        store: &store,
+        live: &mut live,
+    };
     let instead = match &way {
         Some(MountMethod::Program { program, .. }) if who == Mounter::Root && !to_write => Some(program.name),
         Some(MountMethod::Own(_)) if who == Mounter::Root => Some("claviger"),
@@ -250,7 +263,8 @@ pub fn mount_folder(tree: Arc<Stacked>, name: &str, request: &MountRequest, live
     }
     let source = escape(&live.session().record.volume);
     let options = FuseOptions { source, shared: geteuid().is_root(), ..FuseOptions::default() };
-    let showing = Showing { devices, ..Showing::folder(request.read_only || asks_read_only(request)) };
+    let writeback = request.writeback;
+    let showing = Showing { devices, writeback, ..Showing::folder(request.read_only || asks_read_only(request)) };
     let served = ServedMount::folder(Arc::clone(&tree) as _, showing, &request.dir, options)?;
     // Reports names at the top that cannot be shown. Those further down would take too long.
     let _ = tree.list(tree.root());
@@ -302,6 +316,7 @@ struct Mounting<'a> {
     dir: &'a Path,
     read_only: bool,
     options: &'a [String],
+    writeback: bool,
     transport: FuseTransport,
     store: &'a Arc<CountedStore<Arc<dyn Store>>>,
     live: &'a mut Live,
@@ -323,7 +338,8 @@ impl Mounting<'_> {
 
     fn own(&self) -> Result<(ServedMount, Vec<String>)> {
         let store: Arc<dyn Store> = Arc::<CountedStore<_>>::clone(self.store);
-        ServedMount::tree(store, self.read_only, self.dir, self.options(false))
+        let showing = Showing { writeback: self.writeback, ..Showing::volume(self.read_only) };
+        ServedMount::tree(store, showing, self.dir, self.options(false))
     }
 
     /// The options, with the volume as the source in the system's list of mounts.

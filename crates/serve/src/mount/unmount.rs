@@ -33,7 +33,7 @@ pub(crate) enum Detached {
 /// # Errors
 /// `Io` if it is still mounted, with what to try; `InUse`, naming the processes.
 pub fn unmount(dir: &Path) -> Result<()> {
-    match detach(dir, false)? {
+    match detach_patiently(dir)? {
         Detached::Done => Ok(()),
         Detached::Busy => Err(busy(dir)),
     }
@@ -44,18 +44,38 @@ pub fn unmount(dir: &Path) -> Result<()> {
 /// # Errors
 /// `Io` if it is still mounted, with what to try.
 pub(crate) fn detach(dir: &Path, lazy: bool) -> Result<Detached> {
-    let mount_id = || Ok::<_, Error>(mountinfo::at(dir)?.map(|mount| mount.id));
-    let before = mount_id()?;
+    detach_this(dir, mount_id(dir)?, lazy)
+}
+
+/// Unmounts `dir`. A mount that is busy is tried a few times: programs that look at every mount of the machine (mkfs.btrfs, df) use
+/// each for an instant.
+fn detach_patiently(dir: &Path) -> Result<Detached> {
+    let id = mount_id(dir)?;
+    for pause in [10, 30, 90, 270].map(Duration::from_millis) {
+        if mount_id(dir)? != id || detach_this(dir, id, false)? == Detached::Done {
+            return Ok(Detached::Done);
+        }
+        std::thread::sleep(pause);
+    }
+    detach_this(dir, id, false)
+}
+
+fn mount_id(dir: &Path) -> Result<Option<u32>> {
+    Ok(mountinfo::at(dir)?.map(|mount| mount.id))
+}
+
+/// Unmounts the mount with that ID from `dir`.
+fn detach_this(dir: &Path, id: Option<u32>, lazy: bool) -> Result<Detached> {
     let flags = if lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() };
     let tried = match rustix::mount::unmount(dir, UnmountFlags::NOFOLLOW | flags) {
         Err(Errno::PERM | Errno::ACCESS) if !geteuid().is_root() => by_program(dir, lazy),
         tried => tried.map_err(io::Error::from),
     };
-    let after = mount_id()?;
+    let after = mount_id(dir)?;
     match tried {
         Err(e) if is_busy(&e) => Ok(Detached::Busy),
         // Another process may have been faster, which is just as good.
-        _ if after.is_none() || after != before => Ok(Detached::Done),
+        _ if after.is_none() || after != id => Ok(Detached::Done),
         tried => Err(still_mounted(dir, tried.err())),
     }
 }
@@ -130,7 +150,7 @@ pub fn end(session: &Session, force: bool, patience: Duration) -> Result<Ended> 
                 .at(dir)
                 .hint("Unmount that first."));
             }
-            InView::Ours => match detach(dir, false)? {
+            InView::Ours => match detach_patiently(dir)? {
                 Detached::Busy if force => {
                     flush(dir);
                     detach(dir, true)?;

@@ -14,7 +14,7 @@ use claviger_engine::{Error, Result};
 use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
 use serde_json::{Value, json};
 
-use super::parents;
+use super::other_files;
 use super::walls::{self, Output, Walls};
 
 /// The first descriptor number that shells leave alone.
@@ -81,26 +81,21 @@ impl Image {
     /// # Errors
     /// `Unsupported`, naming the other file; `Io`.
     pub(super) fn check(&self, mut qemu_img: Command, package: &str, deadline: Deadline) -> Result<()> {
-        // qemu reads missing parts of a Virtual PC differencing disk as zeros, and reports "invalid argument" for a Hyper-V one.
-        let parent = match &*self.format {
-            "vpc" => parents::of_vhd(&File::open(self.name())?),
-            "vhdx" => parents::of_vhdx(&File::open(self.name())?),
-            _ => None,
-        };
-        if let Some(parent) = parent {
-            return Err(self.names("parent", &parent));
+        // qemu-img opens some of the files that an image names, which only a sandbox prevents. It reads missing parts of a Virtual PC
+        // differencing disk as zeros, and reports "invalid argument" for a Hyper-V one.
+        if let Some((what, name)) = other_files::named(&self.format, &File::open(self.name())?) {
+            return Err(self.names(what, &name));
         }
         qemu_img.args(["info", "--output=json", "--force-share", &self.node()]);
         let program = qemu_img.get_program().to_string_lossy().into_owned();
         let missing = |e: io::Error| match e.kind() {
-            io::ErrorKind::NotFound => {
-                io::Error::new(e.kind(), format!("{program} is not installed: install the package {package}"))
-            }
-            _ => e,
+            io::ErrorKind::NotFound => Error::not_installed("a disk image", (&program, package), ""),
+            _ => e.into(),
         };
         let walls = self.walls(false, &program)?;
-        let start = |command| self.handed(|| walls::spawn(command, walls)).map_err(missing);
-        let Output { ended, out, err } = walls::output(qemu_img, deadline.at_most(PATIENCE), start)?;
+        let start = |command| self.handed(|| walls::spawn(command, walls));
+        let output = walls::output(qemu_img, deadline.at_most(PATIENCE), start);
+        let Output { ended, out, err } = output.map_err(missing)?;
         if !ended?.success() {
             return Err(self.not_opened(&err));
         }
@@ -146,6 +141,9 @@ impl Image {
         let Self { called, format, .. } = self;
         let quoted = |text: &str| format!("'{}'", text.replace('\'', r"'\''"));
         let command = format!("qemu-img convert -f {format} -O raw {} whole.img", quoted(called));
+        if other == other_files::NAMELESS {
+            return Error::unsupported(format!("this image refers to another file, a {what} without a name"));
+        }
         Error::unsupported(format!(
             "this image refers to another file: the {what} {other:?}, which was neither read nor written"
         ))

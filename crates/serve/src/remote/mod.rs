@@ -3,7 +3,7 @@
 mod ceph;
 mod helper;
 mod image;
-mod parents;
+mod other_files;
 mod uri;
 mod walls;
 

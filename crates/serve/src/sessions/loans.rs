@@ -16,7 +16,7 @@ use std::fs::{self, File};
 use std::io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -26,8 +26,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use claviger_engine::deadline::{Deadline, Exchange};
-use claviger_engine::formats::VolumeInUse;
-use claviger_engine::store::{Access, FileStore, Growth, Handover, InUseConversion, Lender, Loan, check_range};
+use claviger_engine::formats::{KeyProcesses, KeylessConversion, VolumeInUse};
+use claviger_engine::key_process::KeyProcess;
+use claviger_engine::key_process::volume::KeylessLayout;
+use claviger_engine::opening::Stores;
+use claviger_engine::store::{
+    Access, ConvertedInUse, FileStore, Growth, Handover, InUseConversion, Lender, Loan, check_range,
+};
 use claviger_engine::volume::Volume;
 use claviger_engine::{Advice, Credential, Error, ErrorKind, Result, Secret, Store, Unlock};
 use rustix::event::{PollFd, PollFlags};
@@ -35,6 +40,8 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::{Runtime, Session, SessionSocket, short_name};
+use crate::key_process::locking::Lockable;
+use crate::key_process::{CONVERT_IN_USE, IoSide, KeyClient, Terms};
 use crate::messages::{give, receive_at_most, send, take};
 use crate::wait::wait;
 
@@ -42,13 +49,19 @@ use crate::wait::wait;
 pub(super) const SOCKET: &str = "loans";
 
 /// The version of the messages.
-const VERSION: u32 = 4;
+const VERSION: u32 = 5;
 
 /// The longest message, in bytes.
 const LONGEST: usize = 4096;
 
 /// Time limit for each message.
 const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Why a locked volume is not converted.
+const LOCKED: &str = "it is locked: its keys are forgotten";
+
+/// Why a conversion has ended that a lock has interrupted.
+const WAS_LOCKED: &str = "the volume was locked";
 
 /// Time limit for the outcome of a wish.
 const WORK: Duration = Duration::from_secs(60);
@@ -86,6 +99,8 @@ enum Wish {
     /// Only asks whether it can.
     MayConvert(InUseConversion, HandedOver),
     Convert(InUseConversion, HandedOver),
+    /// The same with another key process, which begins or resumes the conversion.
+    ConvertWithKeyProcess(HandedOver),
     /// Pauses the conversion.
     Pause,
     /// Requests to a remote store, within [`PIECE`]. The bytes follow the answer, or this.
@@ -125,6 +140,14 @@ enum Outcome {
     /// How many bytes are converted, and of how many.
     Progress(u64, u64),
     Paused,
+    /// Refused, since a key process holds the keys, or since none does.
+    Keys {
+        isolated: bool,
+    },
+    /// Then come the ends of a key process's channel: socket and memory.
+    Channel,
+    /// A conversion with a key process is done.
+    Converted(ConvertedInUse),
     /// The size of a remote store, in bytes.
     Measured(u64),
 }
@@ -135,6 +158,8 @@ enum Answer {
     /// Then comes the descriptor of the file, and that of the backing file of a loop device.
     Lent {
         behind: bool,
+        /// Whether the volume's keys are in a key process. Then no key may be handed over.
+        isolated: bool,
     },
     LentRemote(LentRemote),
     /// This server has another file, or one that cannot be lent.
@@ -153,6 +178,8 @@ struct LentRemote {
     len: u64,
     /// In bytes.
     sector_size: u64,
+    /// See [`Answer::Lent`].
+    isolated: bool,
 }
 
 /// What a server does once its volume has grown to this many bytes, in its session's folder.
@@ -162,6 +189,8 @@ pub type AfterGrowth = fn(&Path, u64) -> io::Result<()>;
 struct Lending {
     /// The session's volume lies in the first one. Each is lent to one borrower at a time.
     stores: Vec<(Weak<dyn Store>, Mutex<()>)>,
+    /// The key process of the session's volume, if that has its keys.
+    key_process: Option<Weak<Lockable>>,
     folder: PathBuf,
     after_growth: AfterGrowth,
 }
@@ -170,10 +199,11 @@ struct Lending {
 pub(super) fn lend(
     folder: &Path,
     stores: Vec<Weak<dyn Store>>,
+    key_process: Option<Weak<Lockable>>,
     after_growth: AfterGrowth,
 ) -> io::Result<SessionSocket> {
     let stores = stores.into_iter().map(|store| (store, Mutex::new(()))).collect();
-    let lending = Lending { stores, folder: folder.to_owned(), after_growth };
+    let lending = Lending { stores, key_process, folder: folder.to_owned(), after_growth };
     SessionSocket::new(folder, SOCKET, move |client, stop| {
         if let Ok(request) = heard(&client, PATIENCE) {
             let _ = lending.answer(&client, &request, stop);
@@ -210,7 +240,7 @@ impl Lending {
             Ok(lent) => lent,
             Err(e) => return send(client, &Answer::Failed(e.to_string())),
         };
-        send(client, &Answer::Lent { behind: behind.is_some() })?;
+        send(client, &Answer::Lent { behind: behind.is_some(), isolated: self.key_process.is_some() })?;
         match &behind {
             Some(behind) => give(client, [descriptor.as_fd(), behind.as_fd()])?,
             None => give(client, [descriptor.as_fd()])?,
@@ -235,7 +265,8 @@ impl Lending {
         let remote = bottom(store);
         client.set_read_timeout(Some(PATIENCE))?;
         client.set_write_timeout(Some(PATIENCE))?;
-        send(client, &Answer::LentRemote(LentRemote { len: remote.len(), sector_size: remote.sector_size() }))?;
+        let (len, sector_size, isolated) = (remote.len(), remote.sector_size(), self.key_process.is_some());
+        send(client, &Answer::LentRemote(LentRemote { len, sector_size, isolated }))?;
         let mut unflushed = false;
         let mut last = Instant::now();
         loop {
@@ -260,13 +291,30 @@ impl Lending {
             Wish::Grow(growth) => self.grow(store, &growth).map_err(|e| Error::unsupported(e.to_string())),
             Wish::MayConvert(request, handed_over) => {
                 let received = Received::from(client, &handed_over)?;
+                if self.key_process.is_some() {
+                    return send(client, &Outcome::Keys { isolated: true });
+                }
                 let with = Unlock::with(&received.keys);
                 received.in_use(store).and_then(|volume| volume.may_be_converted(&with, &request))
             }
             Wish::Convert(request, handed_over) => {
                 let received = Received::from(client, &handed_over)?;
+                if self.key_process.is_some() {
+                    return send(client, &Outcome::Keys { isolated: true });
+                }
                 let in_use = received.in_use(store);
                 in_use.and_then(|volume| convert(client, volume, &request, &received.keys, stop))
+            }
+            Wish::ConvertWithKeyProcess(handed_over) => {
+                let received = Received::from(client, &handed_over)?;
+                let Some(key_process) = self.key_process.as_ref().and_then(Weak::upgrade) else {
+                    return send(client, &Outcome::Keys { isolated: false });
+                };
+                let in_use = received.in_use(store);
+                match in_use.and_then(|volume| convert_with_key_process(client, volume, &key_process, stop)) {
+                    Ok(converted) => return send(client, &Outcome::Converted(converted)),
+                    Err(e) => Err(e),
+                }
             }
             // It came after the end of the conversion.
             Wish::Pause => return Ok(()),
@@ -363,7 +411,7 @@ impl Received {
     }
 }
 
-/// Converts the volume until the borrower asks for a pause or hangs up, or the server has to end.
+/// Converts the volume with the keys that the borrower has handed over.
 fn convert(
     client: &UnixStream,
     volume: VolumeInUse<'_>,
@@ -371,6 +419,107 @@ fn convert(
     keys: &[Credential],
     stop: &AtomicBool,
 ) -> Result<()> {
+    let must_end = || stop.load(Ordering::SeqCst);
+    attended(client, &must_end, &|progress, cancel| volume.convert(&Unlock::with(keys), request, progress, cancel))
+}
+
+/// Converts the volume with a key process that the borrower starts, and that is the volume's own from then on: see
+/// [`crate::key_process::locking`].
+fn convert_with_key_process(
+    client: &UnixStream,
+    volume: VolumeInUse<'_>,
+    key_process: &Arc<Lockable>,
+    stop: &AtomicBool,
+) -> Result<ConvertedInUse> {
+    volume.may_follow_key_process()?;
+    let Some(_converting) = key_process.converting() else { return Err(Error::misuse(LOCKED)) };
+    let must_end = || stop.load(Ordering::SeqCst) || key_process.must_pause();
+    let by_lock = |e: Error| match e.kind {
+        ErrorKind::Cancelled if key_process.must_pause() => io::Error::other(WAS_LOCKED).into(),
+        _ => e,
+    };
+    let (keyless, io_side) = new_key_process(client, volume, &must_end).map_err(by_lock)?;
+    // From now on the header says that it has begun.
+    send(client, &Outcome::Progress(0, keyless.request.len))?;
+    let end = Arc::new(EndOfNext { in_charge: false.into(), reported: false.into(), lost: key_process.lost() });
+    let next = {
+        let end = Arc::clone(&end);
+        Arc::new(io_side.opened(move || end.report())?)
+    };
+    let asked: Arc<dyn KeyProcess> = Arc::<KeyClient>::clone(&next);
+    let current: Arc<dyn KeyProcess> = Arc::<Lockable>::clone(key_process);
+    let done = attended(client, &must_end, &|progress, cancel| {
+        let mut exchange = || {
+            end.in_charge.store(true, Ordering::SeqCst);
+            key_process.exchange(Arc::clone(&next));
+            if next.is_gone() {
+                end.report();
+            }
+        };
+        let key_processes = KeyProcesses { current: &current, next: &asked, exchange: &mut exchange };
+        volume.convert_with_key_process(&keyless, key_processes, progress, cancel)
+    });
+    // A part that is closed for good has no layout. Without its key process, the server ends.
+    if end.in_charge.load(Ordering::SeqCst)
+        && let Ok((outline, proof)) = volume.identity()
+    {
+        key_process.set_identity(outline, proof);
+    }
+    match done {
+        Ok(()) => Ok(ConvertedInUse { kind: keyless.kind, size: keyless.request.len, ended_keyslots: keyless.ending }),
+        Err(e) => Err(by_lock(e)),
+    }
+}
+
+/// Reports the unexpected end of a new key process once. Before the exchange, the volume has its own.
+struct EndOfNext {
+    in_charge: AtomicBool,
+    reported: AtomicBool,
+    lost: fn(),
+}
+
+impl EndOfNext {
+    fn report(&self) {
+        if self.in_charge.load(Ordering::SeqCst) && !self.reported.swap(true, Ordering::SeqCst) {
+            (self.lost)();
+        }
+    }
+}
+
+/// Reads and writes for a key process that the borrower starts, until that has begun or resumed the conversion.
+fn new_key_process(
+    client: &UnixStream,
+    volume: VolumeInUse<'_>,
+    must_end: &dyn Fn() -> bool,
+) -> Result<(KeylessConversion, IoSide)> {
+    let (io_side, key_end) = IoSide::new()?;
+    send(client, &Outcome::Channel)?;
+    give(client, [key_end.as_fd(), io_side.memory()])?;
+    drop(key_end);
+    let data = Arc::clone(volume.data());
+    let stores = Stores { disk: Arc::clone(&data), header: volume.header().cloned(), data };
+    // Until the key process is ready, the borrower only speaks to pause, or hangs up.
+    let spoke = || wait(&mut [PollFd::new(client, PollFlags::IN)], Some(Duration::ZERO)).unwrap_or(true);
+    let in_use =
+        |outline: &KeylessLayout, proof: &[Vec<u8>]| volume.is_opened_by(outline, proof).map_err(io::Error::from);
+    let cancelled = || must_end() || spoke();
+    let terms = Terms { writes: true, task: CONVERT_IN_USE.into(), in_use: &in_use, ..Terms::reading(&cancelled) };
+    let error = match io_side.serve_until_open(&stores, &terms) {
+        Ok(Some(keyless)) => return Ok((keyless, io_side)),
+        Ok(None) => io::Error::other("the key process has exited").into(),
+        Err(e) if e.kind() == io::ErrorKind::Interrupted => ErrorKind::Cancelled.into(),
+        Err(e) => e.into(),
+    };
+    // It may have the keys of the volume by now.
+    io_side.end();
+    Err(error)
+}
+
+/// A conversion that reports its progress and pauses once the flag is set.
+type Work<'a> = dyn Fn(&dyn Fn(u64, u64), &AtomicBool) -> Result<()> + 'a;
+
+/// Does the work and sends its progress, until the borrower asks for a pause or hangs up, or this process `must_end` it.
+fn attended(client: &UnixStream, must_end: &(dyn Fn() -> bool + Sync), work: &Work<'_>) -> Result<()> {
     let cancel = AtomicBool::new(false);
     let ended = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -378,7 +527,7 @@ fn convert(
         let watch = || {
             while !ended.load(Ordering::SeqCst) {
                 let asked = wait(&mut [PollFd::new(client, PollFlags::IN)], Some(TICK));
-                if asked.is_ok_and(|asked| !asked) && !stop.load(Ordering::SeqCst) {
+                if asked.is_ok_and(|asked| !asked) && !must_end() {
                     continue;
                 }
                 cancel.store(true, Ordering::SeqCst);
@@ -395,7 +544,7 @@ fn convert(
                 last_report.set(Some(Instant::now()));
             }
         };
-        volume.convert(&Unlock::with(keys), request, &progress, &cancel)
+        work(&progress, &cancel)
     })
 }
 
@@ -436,12 +585,18 @@ pub fn borrow(path: &Path) -> Result<Option<Loan>> {
         Ok(None)
     };
     let Some((socket, answer)) = patiently(attempt)? else { return Ok(None) };
-    let (file, behind) = match answer {
-        Answer::Lent { behind: true } => take(&socket).map(|[file, behind]| (file, Some(behind)))?,
-        Answer::Lent { behind: false } => take(&socket).map(|[file]| (file, None))?,
+    let (file, behind, isolated) = match answer {
+        Answer::Lent { behind: true, isolated } => {
+            take(&socket).map(|[file, behind]| (file, Some(behind), isolated))?
+        }
+        Answer::Lent { behind: false, isolated } => take(&socket).map(|[file]| (file, None, isolated))?,
         _ => return Err(io::Error::from(io::ErrorKind::InvalidData).into()),
     };
-    Ok(Some(Loan { file: file.into(), behind: behind.map(File::from), lender: Box::new(Borrowed::new(socket)) }))
+    Ok(Some(Loan {
+        file: file.into(),
+        behind: behind.map(File::from),
+        lender: Box::new(Borrowed::new(socket, isolated)),
+    }))
 }
 
 /// Borrows the remote store whose identity has this digest ([`SessionRecord::remote`](super::SessionRecord)) from the process of this user that mounts or
@@ -466,10 +621,15 @@ pub fn borrow_remote(identity: &str, access: Access) -> Result<Option<Arc<dyn St
         Ok(lent(answer)?.map(|answer| (socket, answer)))
     };
     let Some((socket, answer)) = patiently(attempt)? else { return Ok(None) };
-    let Answer::LentRemote(LentRemote { len, sector_size }) = answer else {
+    let Answer::LentRemote(LentRemote { len, sector_size, isolated }) = answer else {
         return Err(io::Error::from(io::ErrorKind::InvalidData).into());
     };
-    Ok(Some(Arc::new(BorrowedRemote { lender: Borrowed::new(socket), len: len.into(), sector_size, writable })))
+    Ok(Some(Arc::new(BorrowedRemote {
+        lender: Borrowed::new(socket, isolated),
+        len: len.into(),
+        sector_size,
+        writable,
+    })))
 }
 
 /// Tries again for a while if another command has borrowed the store.
@@ -527,13 +687,15 @@ fn ask(folder: &Path, request: &Request) -> io::Result<(UnixStream, Answer)> {
 /// A loan. Ends on drop, and waits until the lender knows: the next loan may begin at once.
 struct Borrowed {
     socket: UnixStream,
+    /// Whether the volume's keys are in a key process.
+    isolated: bool,
     /// Locked while a wish waits for its outcome.
     turn: Mutex<()>,
 }
 
 impl Borrowed {
-    fn new(socket: UnixStream) -> Self {
-        Self { socket, turn: Mutex::default() }
+    fn new(socket: UnixStream, isolated: bool) -> Self {
+        Self { socket, isolated, turn: Mutex::default() }
     }
 
     fn turn(&self) -> MutexGuard<'_, ()> {
@@ -554,7 +716,7 @@ impl Borrowed {
         match heard(&self.socket, WORK)? {
             Outcome::Done => Ok(None),
             Outcome::Refused(why) | Outcome::Failed { why, .. } => Ok(Some(why)),
-            Outcome::Progress(..) | Outcome::Paused | Outcome::Measured(_) => Err(io::ErrorKind::InvalidData.into()),
+            _ => Err(io::ErrorKind::InvalidData.into()),
         }
     }
 }
@@ -570,11 +732,18 @@ impl Lender for Borrowed {
     }
 
     fn may_convert(&self, request: &InUseConversion, with: &Handover<'_>) -> Result<()> {
+        if self.isolated {
+            return Err(otherwise(true));
+        }
         let _turn = self.turn();
         self.wish(|handed_over| Wish::MayConvert(*request, handed_over), with)?;
-        match self.refusal()? {
-            Some(why) => Err(refused(&why).hint("Nothing was changed. Unmount it first.")),
-            None => Ok(()),
+        match heard(&self.socket, WORK)? {
+            Outcome::Done => Ok(()),
+            Outcome::Refused(why) | Outcome::Failed { why, .. } => {
+                Err(refused(&why).hint("Nothing was changed. Unmount it first."))
+            }
+            Outcome::Keys { isolated } => Err(otherwise(isolated)),
+            _ => Err(io::Error::from(io::ErrorKind::InvalidData).into()),
         }
     }
 
@@ -585,9 +754,40 @@ impl Lender for Borrowed {
         progress: &dyn Fn(u64, u64),
         cancel: &AtomicBool,
     ) -> Result<()> {
+        if self.isolated {
+            return Err(otherwise(true));
+        }
         let _turn = self.turn();
-        let socket = &self.socket;
         self.wish(|handed_over| Wish::Convert(*request, handed_over), with).map_err(|_| ended())?;
+        match self.conversion(true, progress, cancel, &mut |_| Err(ended()))? {
+            None => Ok(()),
+            Some(_) => Err(ended()),
+        }
+    }
+
+    fn convert_with_key_process(
+        &self,
+        header: Option<&FileStore>,
+        start: &mut dyn FnMut([OwnedFd; 2]) -> Result<()>,
+        progress: &dyn Fn(u64, u64),
+        cancel: &AtomicBool,
+    ) -> Result<ConvertedInUse> {
+        let _turn = self.turn();
+        self.wish(Wish::ConvertWithKeyProcess, &Handover { keys: &[], header }).map_err(|_| ended())?;
+        self.conversion(false, progress, cancel, start)?.ok_or_else(ended)
+    }
+}
+
+impl Borrowed {
+    /// Waits for the end of a conversion, and returns what it has done if a key process was asked for. `begun` says whether the header says so already.
+    fn conversion(
+        &self,
+        mut begun: bool,
+        progress: &dyn Fn(u64, u64),
+        cancel: &AtomicBool,
+        start: &mut dyn FnMut([OwnedFd; 2]) -> Result<()>,
+    ) -> Result<Option<ConvertedInUse>> {
+        let socket = &self.socket;
         let mut asked = false;
         loop {
             if cancel.load(Ordering::Relaxed) && !std::mem::replace(&mut asked, true) {
@@ -597,12 +797,30 @@ impl Lender for Borrowed {
                 continue;
             }
             match heard(socket, WORK).map_err(|_| ended())? {
-                Outcome::Progress(done, all) => progress(done, all),
-                Outcome::Done => return Ok(()),
+                Outcome::Progress(done, all) => {
+                    begun = true;
+                    progress(done, all);
+                }
+                Outcome::Done => return Ok(None),
+                Outcome::Converted(done) => return Ok(Some(done)),
+                Outcome::Channel => start(take(socket).map_err(|_| ended())?)?,
+                Outcome::Keys { isolated } => return Err(otherwise(isolated)),
                 Outcome::Paused if asked => {
                     return Err(Error::from(ErrorKind::Cancelled).advise(Advice::ResumeReencryption));
                 }
                 Outcome::Paused | Outcome::Measured(_) => return Err(ended()),
+                Outcome::Refused(why) if why == LOCKED => {
+                    return Err(refused(&why).hint("Unlock it first: `claviger unlock VOLUME`."));
+                }
+                Outcome::Failed { why, .. } if why == WAS_LOCKED => {
+                    return Err(Error::from(io::Error::other(why)).hint(TO_UNLOCK));
+                }
+                Outcome::Refused(why) if !begun => {
+                    return Err(refused(&why).hint("No data were changed. Unmount it first."));
+                }
+                Outcome::Failed { why, .. } if !begun => {
+                    return Err(Error::from(io::Error::other(why)).hint("No data were changed."));
+                }
                 Outcome::Refused(why) => return Err(refused(&why).advise(Advice::ResumeReencryption)),
                 Outcome::Failed { why, closed } => {
                     let hint = match closed {
@@ -612,6 +830,20 @@ impl Lender for Borrowed {
                     return Err(Error::from(io::Error::other(why)).hint(hint).advise(Advice::ResumeReencryption));
                 }
             }
+        }
+    }
+}
+
+/// What to try after a lock that has interrupted the work.
+const TO_UNLOCK: &str =
+    "Unlock it with `claviger unlock VOLUME`, then run `claviger reencrypt --resume --isolate-keys VOLUME`.";
+
+/// The error for a command whose keys are not where those of the volume are.
+fn otherwise(isolated: bool) -> Error {
+    match isolated {
+        true => refused("its keys are in a key process").hint("Nothing was changed. Add --isolate-keys."),
+        false => {
+            refused("its keys are in the process that serves it").hint("Nothing was changed. Omit --isolate-keys.")
         }
     }
 }
@@ -715,7 +947,8 @@ impl Store for BorrowedRemote {
 
 /// Lends a file, and the same bytes as a remote store, to a command that sends these bytes and then hangs up: [`crate::fuzzing`].
 pub(crate) fn fuzz(store: &dyn Store, file: &FileStore, bytes: &[u8]) -> io::Result<u64> {
-    let lending = Lending { stores: Vec::new(), folder: PathBuf::new(), after_growth: |_, _| Ok(()) };
+    let (stores, folder) = (Vec::new(), PathBuf::new());
+    let lending = Lending { stores, key_process: None, folder, after_growth: |_, _| Ok(()) };
     let stop = AtomicBool::new(false);
     let lend = |lend: &dyn Fn(&UnixStream) -> io::Result<()>| -> io::Result<u64> {
         let (client, mut borrower) = UnixStream::pair()?;

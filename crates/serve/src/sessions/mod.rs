@@ -32,6 +32,8 @@ use rustix::fs::OFlags;
 use rustix::process::getuid;
 use serde::{Deserialize, Serialize};
 
+use crate::key_process::locking::Lockable;
+
 pub(crate) use loans::fuzz;
 pub use loans::{AfterGrowth, borrow, borrow_remote, is_busy};
 pub use owner::FolderOwner;
@@ -279,8 +281,14 @@ impl Live {
     ///
     /// # Errors
     /// `Io`.
-    pub fn lend(&self, stores: Vec<Weak<dyn Store>>, after_growth: AfterGrowth) -> Result<SessionSocket> {
-        loans::lend(&self.session.folder, stores, after_growth).map_err(|e| Error::from(e).at(&self.session.folder))
+    pub fn lend(
+        &self,
+        stores: Vec<Weak<dyn Store>>,
+        key_process: Option<Weak<Lockable>>,
+        after_growth: AfterGrowth,
+    ) -> Result<SessionSocket> {
+        loans::lend(&self.session.folder, stores, key_process, after_growth)
+            .map_err(|e| Error::from(e).at(&self.session.folder))
     }
 }
 

@@ -2,86 +2,43 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use claviger_engine::credential::FolderOptions;
-use claviger_engine::file_formats::Stacked;
-use claviger_engine::key_process::folder::KeylessFolder;
-use claviger_engine::key_process::volume::Keys;
-use claviger_engine::store::Access;
+use claviger_engine::opening::Locked;
 use claviger_engine::trees::{HeldNode, NewNode, Tree, Use};
-use claviger_engine::{Credential, Opening, Result, Secret, Unlock};
-use claviger_serve::key_process::{IoSide, KeySide, Terms};
+use claviger_engine::{Credential, Result, Secret, Unlock};
 use claviger_testkit::ecryptfs::kernel::{self, Case, Lower, Mount};
 use claviger_testkit::ecryptfs::maker::CIPHERS;
-use claviger_testkit::operations::{Listing, Model, Operation, apply, differences, listing};
+use claviger_testkit::operations::{Model, Operation, apply, differences};
 use claviger_testkit::random::Random;
 
+use crate::isolated::{Open, opening, same};
+
 const PASSPHRASE: &str = "mount passphrase";
+const FORMAT: &str = "eCryptfs";
 
-/// A folder that is open.
-struct Open {
-    tree: Stacked,
-    /// Where its keys are, if they are elsewhere.
-    key_process: Option<thread::JoinHandle<()>>,
-    lost: Arc<AtomicBool>,
+fn here(lower: &Path, mount: &Mount<'_>) -> Result<Open> {
+    let locked = opening(lower, FORMAT).find()?;
+    Ok(Open::here(with(mount, |with| locked.unlock(with))?.files()?.tree))
 }
 
-impl Open {
-    fn here(lower: &Path, mount: &Mount<'_>) -> Result<Self> {
-        let locked = opening(lower).find()?;
-        let tree = with(mount, |with| locked.unlock(with))?.files()?.tree;
-        Ok(Self { tree, key_process: None, lost: Arc::default() })
-    }
-
-    /// With its keys in another thread, which reads only the memory shared with it.
-    fn elsewhere(lower: &Path, mount: &Mount<'_>, write: bool) -> Self {
-        let (io_side, socket) = IoSide::new().expect("a channel");
-        let memory = io_side.memory().try_clone_to_owned().expect("a descriptor");
-        let (path, [passphrase, of_names, cipher]) = (
-            lower.to_owned(),
-            [mount.passphrase, mount.of_names.unwrap_or_default(), mount.cipher.0].map(String::from),
-        );
-        let (key_bytes, options, named) = (mount.cipher.1, mount.options.to_owned(), mount.of_names.is_some());
-        let key_process = thread::spawn(move || {
-            let key_side = KeySide::accept(socket, memory).expect("a channel").expect("somebody at its end");
-            let folder = key_side.folder().expect("a folder is lent");
-            let locked = opening(&path).over_folder(folder).find().expect("found");
-            let mount = Mount {
-                lower: Lower::Folder(&path),
-                passphrase: &passphrase,
-                of_names: named.then_some(&*of_names),
-                cipher: (&cipher, key_bytes),
-                options: &options,
-            };
-            let tree = with(&mount, |with| locked.unlock(with)).and_then(|open| open.files()).expect("unlocked").tree;
-            let (outline, keys) = tree.split_keys().expect("it can be isolated");
-            key_side.serve_keys(Keys::of_folder(keys, write), outline, || Ok(())).expect("kept");
-        });
-        let locked = opening(lower).find().expect("found");
-        let terms = Terms::reading(&|| false);
-        let outline: KeylessFolder = io_side.serve_folder_until_open(&locked, &terms).expect("lent").expect("opened");
-        let lost = Arc::new(AtomicBool::new(false));
-        let told = Arc::clone(&lost);
-        let asking = io_side.opened(move || told.store(true, Ordering::SeqCst)).expect("a thread");
-        let tree = locked.with_key_process(outline, Arc::new(asking)).expect("the format can do it").tree;
-        Self { tree, key_process: Some(key_process), lost }
-    }
-
-    fn end(self) {
-        self.tree.finish().expect("durable");
-        drop(self.tree);
-        if let Some(key_process) = self.key_process {
-            key_process.join().expect("it ends when it is let go");
-        }
-        assert!(!self.lost.load(Ordering::SeqCst));
-    }
-}
-
-fn opening(lower: &Path) -> Opening {
-    Opening::path(lower).format("eCryptfs").access(Access::ReadWrite)
+/// With its keys in another thread.
+fn elsewhere(lower: &Path, mount: &Mount<'_>, write: bool) -> Open {
+    let (path, [passphrase, of_names, cipher]) =
+        (lower.to_owned(), [mount.passphrase, mount.of_names.unwrap_or_default(), mount.cipher.0].map(String::from));
+    let (key_bytes, options, named) = (mount.cipher.1, mount.options.to_owned(), mount.of_names.is_some());
+    let unlock = move |locked: &Locked| {
+        let mount = Mount {
+            lower: Lower::Folder(&path),
+            passphrase: &passphrase,
+            of_names: named.then_some(&*of_names),
+            cipher: (&cipher, key_bytes),
+            options: &options,
+        };
+        with(&mount, |with| locked.unlock(with))
+    };
+    Open::elsewhere(lower, FORMAT, unlock, write)
 }
 
 fn with<T>(mount: &Mount<'_>, unlock: impl FnOnce(&Unlock<'_>) -> T) -> T {
@@ -120,11 +77,6 @@ fn lowers(dir: &Path) -> Vec<PathBuf> {
     all
 }
 
-fn same(expected: &Listing, tree: &Stacked, what: &str) {
-    let differences = differences(expected, &listing(tree).expect("it is listed"));
-    assert!(differences.is_empty(), "{what}:\n{}", differences.join("\n"));
-}
-
 /// Something of everything.
 fn steps(seed: u64) -> Vec<Operation> {
     let (mut random, mut model) = (Random::new(seed), Model::default());
@@ -154,17 +106,17 @@ fn a_folder_whose_keys_are_elsewhere_is_the_same_folder() {
         let (first, second) = steps.split_at(60);
         let (after_first, after_all) =
             (Model::default().after(first).listing(), Model::default().after(&steps).listing());
-        let open = Open::elsewhere(lower, mount, true);
+        let open = elsewhere(lower, mount, true);
         first.iter().for_each(|step| apply(&open.tree, step).unwrap_or_else(|e| panic!("{what}, {step:?}: {e}")));
         same(&after_first, &open.tree, &what);
         open.end();
         // With the keys in this process, and elsewhere again: what one has made the other continues with.
-        let open = Open::here(lower, mount).expect("it opens");
+        let open = here(lower, mount).expect("it opens");
         same(&after_first, &open.tree, &what);
         second.iter().for_each(|step| apply(&open.tree, step).unwrap_or_else(|e| panic!("{what}, {step:?}: {e}")));
         let signatures = open.tree.signatures();
         open.end();
-        let open = Open::elsewhere(lower, mount, true);
+        let open = elsewhere(lower, mount, true);
         same(&after_all, &open.tree, &what);
         assert_eq!(open.tree.signatures(), signatures);
         assert!(open.tree.proven());
@@ -193,7 +145,7 @@ fn what_is_written_with_keys_elsewhere_the_kernel_reads_and_the_other_way_round(
         })
         .collect();
     for ((mount, lower), steps) in mounts.iter().zip(&lowers).zip(&steps) {
-        let open = Open::elsewhere(lower, mount, true);
+        let open = elsewhere(lower, mount, true);
         steps[..30]
             .iter()
             .for_each(|step| apply(&open.tree, step).unwrap_or_else(|e| panic!("{mount:?}, {step:?}: {e}")));
@@ -208,7 +160,7 @@ fn what_is_written_with_keys_elsewhere_the_kernel_reads_and_the_other_way_round(
         assert_eq!(outcome.failed, [""; 0], "{what}");
         let seen = differences(&expected, &outcome.listing);
         assert!(seen.is_empty(), "the kernel, {what}:\n{}", seen.join("\n"));
-        let open = Open::elsewhere(lower, mount, true);
+        let open = elsewhere(lower, mount, true);
         same(&expected, &open.tree, &what);
         open.end();
     }
@@ -220,7 +172,7 @@ fn more_files_are_open_than_keys_are_loaded() {
     let lower = dir.path().to_owned();
     let lowers = [lower.clone()];
     let mount = mounts(&lowers)[0];
-    let open = Open::elsewhere(&lower, &mount, true);
+    let open = elsewhere(&lower, &mount, true);
     let tree: &(dyn Tree + 'static) = &open.tree;
     let (new, usage) = (NewNode::default(), Use { read: true, write: true });
     let contents = |number: u64, round: u8| [&number.to_le_bytes()[..], &[round; 5000]].concat();
@@ -253,7 +205,7 @@ fn more_files_are_open_than_keys_are_loaded() {
         tree.forget(node, 1);
     }
     open.end();
-    let open = Open::here(&lower, &mount).expect("it opens");
+    let open = here(&lower, &mount).expect("it opens");
     for number in 0..4200_u64 {
         let file = HeldNode::find(&open.tree, format!("file {number}").as_ref()).expect("it is there");
         let mut bytes = vec![0; 6000];
@@ -268,11 +220,11 @@ fn a_key_process_that_may_not_write_encrypts_no_contents() {
     let dir = tempfile::tempdir().expect("a folder");
     let lowers = [dir.path().to_owned()];
     let mount = mounts(&lowers)[0];
-    let open = Open::elsewhere(&lowers[0], &mount, true);
+    let open = elsewhere(&lowers[0], &mount, true);
     apply(&open.tree, &Operation::File("file".into())).expect("made");
     apply(&open.tree, &Operation::Write("file".into(), 0, vec![7; 9000])).expect("written");
     open.end();
-    let open = Open::elsewhere(&lowers[0], &mount, false);
+    let open = elsewhere(&lowers[0], &mount, false);
     let stored = || {
         let all = fs::read_dir(dir.path()).expect("listed").map(|entry| fs::read(entry.expect("an entry").path()));
         all.collect::<std::io::Result<Vec<_>>>().expect("read")

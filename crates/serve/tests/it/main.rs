@@ -2,8 +2,10 @@
 
 mod common;
 mod helpers;
+mod isolated;
 mod key_process;
 mod key_process_folders;
+mod key_process_sealed;
 mod mounted;
 mod remote;
 mod steady;
@@ -14,6 +16,7 @@ mod fuse {
     pub mod folder;
     pub mod image;
     pub mod tree;
+    pub mod writeback;
 }
 
 mod nbd {

@@ -43,6 +43,13 @@ pub struct Attached {
 
 /// Attaches the volume through the kernel.
 pub fn attach(mut open: OpenArgs, name: &str, read_only: bool, json: bool) -> anyhow::Result<()> {
+    if let Some(disk) = open.disk_in_file()? {
+        let hint = "To attach it without the kernel's dm-crypt: `claviger serve`, then nbd-client.";
+        return Err(Error::unsupported(format!("{} in the kernel's dm-crypt", disk.what()))
+            .hint(hint)
+            .at(&open.path)
+            .into());
+    }
     // Checked before asking for a password.
     kernel::available()?;
     open.how.for_kernel = true;

@@ -42,8 +42,8 @@ impl RandomKeyArgs {
     pub fn attach(&self, open: OpenArgs, name: &str, json: bool) -> anyhow::Result<()> {
         kernel::available()?;
         let mut open = with_random_key(open)?;
-        let lost = self.may_be_lost(&open)?;
         open.how.for_kernel = true;
+        let lost = self.may_be_lost(&open)?;
         // Without the usual note that the contents make no sense.
         let opened = open.open(Access::ReadWrite)?;
         if opened.facts.cipher.starts_with("cipher_null") {

@@ -26,16 +26,25 @@ struct Changed {
     format: &'static str,
     /// The files that were written.
     written: Vec<String>,
+    /// Copies of the file in the folder, which open it with the passwords of their time.
+    copies: Vec<String>,
     /// Whether the file was missing before.
     #[serde(skip)]
     lost: bool,
+    /// Whether a FIDO2 key opened the folder before.
+    #[serde(skip)]
+    had_fido2: bool,
 }
 
 /// Changes the password of the folder, or of the file with its wrapped passphrase.
 pub fn run(open: &OpenArgs, new: &NewCredentialArgs, json: bool) -> anyhow::Result<()> {
     guard::no_dumps();
-    let found = open.find_folder(Access::ReadOnly, None)?;
-    match found.locked.file_format().and_then(|format| Some((format, format.key_file()?))) {
+    let found = open.find_any_folder(Access::ReadOnly, None)?;
+    let key_file = |format: &'static dyn FileFormat| match open.how.folder.reverse() {
+        true => format.reverse_key_file(),
+        false => format.key_file(),
+    };
+    match found.locked.file_format().and_then(|format| Some((format, key_file(format)?))) {
         Some((format, key_file)) => {
             drop(found);
             in_folder(format, key_file, open, new, json)
@@ -53,20 +62,28 @@ fn in_folder(
     json: bool,
 ) -> anyhow::Result<()> {
     let at = |e: Error| e.in_format(format.name()).at(&open.path);
-    let found = open.find_folder(Access::ReadWrite, None)?;
+    let found = open.find_any_folder(Access::ReadWrite, None)?;
     let (lower, _) = found.locked.stored_files().ok_or_else(|| at(Error::misuse("not a folder")))?;
     let lost = !open.path.join(key_file).exists();
-    if lost {
+    if lost && !open.how.folder.reverse() {
         must_be_the_whole_folder(format, &open.path)?;
     }
     let mut credentials = found.credentials()?;
     // Before anybody thinks of a new password.
     credentials.open(|credentials| format.unlock(lower, &found.with(credentials)).map(drop)).map_err(at)?;
+    let had_fido2 = !open.credentials.gives_volume_key() && found.locked.fido2(&found.with(&[])).map_err(at)?.is_some();
+    if had_fido2 {
+        output::note("The new password will open the folder, and the FIDO2 key no longer will.");
+    }
     let fresh = new.read(&credentials, &StrengthMeter::of_folder(format))?;
     let password = only_password(format, &fresh)?;
     format.change_passphrase(&**lower, password, &found.with(&credentials)).map_err(at)?;
+    // The password was changed: an error would say the opposite.
+    let copies = format.key_file_copies(&**lower).unwrap_or_default();
+    let copies = copies.iter().map(|name| output::printable(&name.to_string_lossy())).collect();
     let path = FileName::path(&open.path);
-    output::print(&Changed { path, format: format.name(), written: vec![key_file.to_owned()], lost }, json)
+    let written = vec![key_file.to_owned()];
+    output::print(&Changed { path, format: format.name(), written, copies, lost, had_fido2 }, json)
 }
 
 /// Refuses a folder inside another one of its format: a key file in it would be that of no folder.
@@ -122,7 +139,8 @@ fn beside(found: FoundFolder<'_>, open: &OpenArgs, new: &NewCredentialArgs, json
     // Verifies the new file as the next reader will use it.
     ecryptfs::unwrap_passphrase(&ecryptfs::read_wrapped(&file)?, new).map_err(|e| e.at(&file))?;
     let path = FileName::path(&open.path);
-    output::print(&Changed { path, format: "eCryptfs", written: vec![file.display().to_string()], lost: false }, json)
+    let (written, copies) = (vec![file.display().to_string()], Vec::new());
+    output::print(&Changed { path, format: "eCryptfs", written, copies, lost: false, had_fido2: false }, json)
 }
 
 fn passphrase(credentials: &[Credential]) -> Result<&Secret> {
@@ -145,6 +163,14 @@ impl Report for Changed {
         }
         writeln!(out, "{}: now only the new password opens the folder.", self.path)?;
         writeln!(out, "Written: {}. The files and their keys are unchanged.", self.written.join(", "))?;
-        writeln!(out, "Older copies of that file still open the folder with the old password.")
+        let old = if self.had_fido2 { "FIDO2 key" } else { "old password" };
+        writeln!(out, "Older copies of that file still open the folder with the {old}.")?;
+        match self.copies.as_slice() {
+            [] => Ok(()),
+            copies => {
+                let copies = copies.join(", ");
+                writeln!(out, "Copies in the folder: {copies}. Remove them if somebody knows an old password.")
+            }
+        }
     }
 }

@@ -46,6 +46,7 @@ impl Destination {
     pub fn find(path: &Path, state: Option<&Path>, overwrite: Overwrite, resume: bool) -> Result<Self> {
         let state = state.map(std::path::absolute).transpose().map_err(|e| Error::from(e).at(path))?;
         let absolute = |p: io::Result<PathBuf>| p.map_err(|e| Error::from(e).at(path));
+        remote::must_not_be_raw(path)?;
         if remote::is_remote(path) {
             let device = remote::open(path, Access::ReadWrite)?;
             // The user agreed before the interruption.

@@ -514,20 +514,25 @@ fn file_out<'a>(args: &Args, opened: &'a Inside, item: &Item<Source<'a>>, show: 
     let mut salvaged = None;
     // If opening fails, reading fails as well, with the reason.
     let _open = OpenFile::new(&*opened.tree, node);
-    while done < item.size {
+    // An empty file is read once, too: it may be damaged.
+    loop {
         cancel::check()?;
-        let len = (item.size - done).min(PIECE as u64) as usize;
+        let len = (item.size - done).clamp(1, PIECE as u64) as usize;
         let read = opened.tree.read_at(node, done, &mut buffer[..len]).and_then(|read| match read {
-            0 => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it is shorter than its recorded size")),
+            0 if item.size > 0 => {
+                Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it is shorter than its recorded size"))
+            }
             read => Ok(read),
         });
-        let read = match read {
+        let read = match read.map_err(Error::from) {
             Ok(read) => read,
-            Err(e) if args.salvage => {
-                let (path, why) = ((&*item.from_path, item.stored_name), Error::from(e));
+            // In an empty file, nothing is encrypted.
+            Err(why) if item.size == 0 && is_about_the_key(&why) => 0,
+            Err(why) if args.salvage => {
+                let path = (&*item.from_path, item.stored_name);
                 let file = salvage::rest(opened, node, path, (done, item.size), &why, &partial.file)?;
                 // A file that cannot be read without a key, or at all, is left out; the existing one stays.
-                if !file.made() && matches!(why.kind, ErrorKind::Unsupported { .. } | ErrorKind::WrongCredential(_)) {
+                if !file.made() && is_about_the_key(&why) {
                     return Err(Trouble::One(why));
                 }
                 if !file.made() {
@@ -536,11 +541,16 @@ fn file_out<'a>(args: &Args, opened: &'a Inside, item: &Item<Source<'a>>, show: 
                 salvaged = Some(file);
                 break;
             }
-            Err(e) => return Err(Trouble::One(e.into())),
+            Err(why) => return Err(Trouble::One(why)),
         };
+        // It may have grown since it was listed.
+        let read = read.min((item.size - done) as usize);
         (&partial.file).write_all(&buffer[..read]).map_err(at)?;
         done += read as u64;
         show(done);
+        if done >= item.size {
+            break;
+        }
     }
     if let Some(modified) = attributes.modified
         && let Err(e) = partial.file.set_times(FileTimes::new().set_modified(modified))
@@ -550,6 +560,10 @@ fn file_out<'a>(args: &Args, opened: &'a Inside, item: &Item<Source<'a>>, show: 
     }
     partial.complete(to, args.force)?;
     Ok(FileOut { salvaged, streams: opened.tree.streams(node).unwrap_or_default() })
+}
+
+fn is_about_the_key(why: &Error) -> bool {
+    matches!(why.kind, ErrorKind::Unsupported { .. } | ErrorKind::WrongCredential(_))
 }
 
 /// Whether this is the file that holds the volume: replacing it would destroy the volume.

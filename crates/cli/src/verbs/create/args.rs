@@ -135,6 +135,11 @@ pub struct Args {
     /// passphrase that the password unwraps, and Private as mount point. eCryptfs only
     #[arg(long, conflicts_with_all = ["cipher", "key_size"], help_heading = "Encrypted folder")]
     pub home: bool,
+
+    /// Prepare the plain folder VOLUME for `mount --reverse`, which shows it encrypted, for backups. Its files stay as they
+    /// are. gocryptfs only
+    #[arg(long, conflicts_with = "home", help_heading = "Encrypted folder")]
+    pub reverse: bool,
 }
 
 /// Where the header and the data are, and what the header says besides keys.

@@ -33,6 +33,9 @@ struct Created {
     /// The file in the folder that holds its sealed key.
     #[serde(skip_serializing_if = "Option::is_none")]
     key_file: Option<&'static str>,
+    /// Whether it is a plain folder that can be shown encrypted.
+    #[serde(skip)]
+    reverse: bool,
     /// The mount point, in a home.
     #[serde(flatten)]
     mount_point: Option<FileName>,
@@ -51,9 +54,12 @@ pub fn run(args: &Args, format: &'static dyn FileFormat, path: &Path) -> anyhow:
     if args.home && format.key_file().is_some() {
         return Err(Error::misuse(format!("--home: {} has no home folders", format.name())).into());
     }
-    empty_or_none(format, path)?;
+    let reverse_key_file = if args.reverse { Some(reverse_key_file(format, path)?) } else { None };
+    if !args.reverse {
+        empty_or_none(format, path)?;
+    }
     let (cipher, key_bytes) = (args.cipher.as_deref(), args.key_size.map(|bits| bits.div_ceil(8) as usize));
-    let options = FolderOptions { cipher, key_bytes, ..FolderOptions::default() };
+    let options = FolderOptions { cipher, key_bytes, reverse: args.reverse, ..FolderOptions::default() };
     let credentials = args.credentials.read_new(|_| true, &StrengthMeter::of_folder(format))?;
     let password = only_password(format, &credentials)?;
     let created = match args.home {
@@ -67,10 +73,11 @@ pub fn run(args: &Args, format: &'static dyn FileFormat, path: &Path) -> anyhow:
                     let _ = fs::remove_dir(path);
                 }
             })?;
-            let (path, key_file) = (FileName::path(path), format.key_file());
+            let (path, key_file) = (FileName::path(path), reverse_key_file.or(format.key_file()));
             // What the key file says need not be given again.
             let opened_with = if key_file.is_some() { Vec::new() } else { args.opened_with() };
-            Created { path, format: format.name(), signatures, key_file, mount_point: None, opened_with }
+            let (format, reverse, mount_point) = (format.name(), args.reverse, None);
+            Created { path, format, signatures, key_file, reverse, mount_point, opened_with }
         }
     };
     output::print(&created, args.json)
@@ -96,7 +103,8 @@ pub fn empty(
     let with = Unlock { folder: options, cancel: Some(cancel::flag()), ..Unlock::with(&[]) };
     format.create(&lower, password, &with).map_err(|e| e.at(path))?;
     drop(lower);
-    let options = if format.key_file().is_some() { FolderOptions::default() } else { options };
+    let of_key_file = FolderOptions { reverse: options.reverse, ..FolderOptions::default() };
+    let options = if format.key_file().is_some() { of_key_file } else { options };
     check(format, path, password, options)
 }
 
@@ -134,7 +142,7 @@ fn home(path: &Path, password: &Secret) -> Result<Created> {
     let mount_point = Some(FileName::new("mount_point", &upper));
     let format = ecryptfs::ECRYPTFS.name();
     let (path, key_file, opened_with) = (FileName::path(&lower), None, Vec::new());
-    Ok(Created { path, format, signatures, key_file, mount_point, opened_with })
+    Ok(Created { path, format, signatures, key_file, reverse: false, mount_point, opened_with })
 }
 
 /// A random passphrase: 32 hexadecimal digits, as ecryptfs-setup-private creates them.
@@ -147,6 +155,19 @@ fn new_passphrase() -> Result<Secret> {
         digits.copy_from_slice(&[DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
     }
     Ok(text)
+}
+
+/// The file that a plain folder gets in order to be shown encrypted.
+fn reverse_key_file(format: &dyn FileFormat, path: &Path) -> Result<&'static str> {
+    let Some(file) = format.reverse_key_file() else {
+        return Err(Error::unsupported(format!("an encrypted view of a plain folder in the format {}", format.name())));
+    };
+    match path.is_dir() {
+        true => Ok(file),
+        false => Err(Error::misuse("this is not a folder")
+            .at(path)
+            .hint("--reverse shows an existing folder encrypted. For a new encrypted folder, omit it.")),
+    }
 }
 
 /// Fails unless the folder is empty, apart from what an interrupted attempt left in it, or does not exist.
@@ -179,7 +200,14 @@ fn make(path: &Path) -> Result<()> {
 
 impl Report for Created {
     fn text(&self, out: &mut dyn Write) -> io::Result<()> {
-        let Self { path, format, signatures: _, key_file, mount_point, opened_with } = self;
+        let Self { path, format, signatures: _, key_file, reverse, mount_point, opened_with } = self;
+        if *reverse {
+            writeln!(out, "{path}: {format} can show this plain folder encrypted now. Its files are unchanged.")?;
+            let key_file = key_file.unwrap_or_default();
+            writeln!(out, "The key is in {key_file} in it, sealed with the password. The encrypted view has a copy.")?;
+            let command = output::command(["claviger", "mount", "--reverse", path, "DIR"]);
+            return writeln!(out, "To show it encrypted: {command}");
+        }
         writeln!(out, "{path}: new empty {format} folder.")?;
         let to = mount_point.as_deref().unwrap_or("DIR");
         match (mount_point, key_file) {

@@ -57,6 +57,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             .hint("Add --format eCryptfs.")
             .into());
     }
+    if args.reverse {
+        return Err(Error::misuse("only a folder can be shown encrypted").hint("Add --format gocryptfs.").into());
+    }
     let format = formats::by_name(name).map_err(|_| {
         let all: Vec<_> = creatable().collect();
         Error::misuse(format!("there is no format called {name}; use one of: {}", all.join(", ")))

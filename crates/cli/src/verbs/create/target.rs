@@ -57,9 +57,10 @@ impl<'a> NewVolume<'a> {
             let hint = || format!("Use at least --size {}; a file system in it needs more.", size::at_least(min_len));
             fits(len).map(whole).map_err(|e| e.hint(hint()))
         };
+        remote::must_not_be_raw(path)?;
         if remote::is_remote(path) {
             if size.is_some() {
-                return Err(Error::misuse("the size of a remote store is fixed: omit --size").at(path));
+                return Err(Error::misuse("the size of this store is fixed: omit --size").at(path));
             }
             let old = remote::open(path, Access::ReadWrite)?;
             overwrite.check(path, &*old, "device")?;

@@ -13,12 +13,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use claviger_engine::opening::OpenVolume;
-use claviger_engine::store::{Access, FileStore};
+use claviger_engine::store::Access;
 use claviger_engine::{Credential, Opened, Store, Unlock};
 use serde::Serialize;
 
 use crate::opening::OpenArgs;
-use crate::opening::remote::is_remote;
 use crate::process::guard;
 use crate::terminal::end_heading::EndHeading;
 use crate::terminal::file_name::FileName;
@@ -61,9 +60,8 @@ pub fn run(open: &OpenArgs, args: &DeniabilityArgs, json: bool) -> anyhow::Resul
     match stored::says_what_it_is(&store).map_err(|e| e.at(path))? {
         Some(finding) => findings.push(finding),
         None => {
-            // Of a remote store, only the bytes are known here.
-            let file = if is_remote(path) { None } else { Some(FileStore::open(path, Access::ReadOnly)?) };
-            findings.extend(stored::one_copy(path, file.as_ref(), &*store).map_err(|e| e.at(path))?);
+            // Of a remote store, or a disk in an image, only the bytes are known here.
+            findings.extend(stored::one_copy(path, store.file(), &*store).map_err(|e| e.at(path))?);
             copies_and_password(open, args, &store, &mut findings)?;
             findings.extend(Host::here().findings(path)?);
         }

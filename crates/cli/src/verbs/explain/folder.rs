@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use claviger_engine::diagnosis::{self, Difference, Opinion, Search, TrialEffort};
-use claviger_engine::file_formats::{Beside, FolderSurvey, Problem, Stacked};
+use claviger_engine::file_formats::{self, Beside, FolderSurvey, Problem, Stacked};
 use claviger_engine::formats::takes::Parameter;
 use claviger_engine::store::Access;
 use claviger_engine::{Error, ErrorKind, Unlock, Verdict};
@@ -15,6 +15,7 @@ use serde::Serialize;
 use super::{Advice, mounting, sentences};
 use crate::opening::OpenArgs;
 use crate::opening::files;
+use crate::opening::folder::is_reversible;
 use crate::opening::found_folder::FoundFolder;
 use crate::terminal::exit::{self, Silent};
 use crate::terminal::file_name::FileName;
@@ -69,6 +70,11 @@ pub fn run(
     cancel::install()?;
     let path = FileName::path(&open.path);
     let mut explained = Explained { path, line: line.to_vec(), ..Explained::default() };
+    if open.how.folder.reverse() {
+        explained.no_folder(&open.path, inside)?;
+        output::print(&explained, json)?;
+        return Err(Silent(explained.exit_code).into());
+    }
     match open.find_folder(Access::ReadOnly, inside) {
         Ok(found) => explained.folder(&found, without_password)?,
         Err(e) if shows_nothing(&e) => explained.no_folder(&open.path, inside)?,
@@ -106,20 +112,47 @@ impl Explained {
             self.say("No encrypted folder is on that path.");
             return Ok(());
         }
+        let mut likely = None;
         for Opinion { format, verdict } in diagnosis::look_at_folder(path)? {
+            let possible = matches!(verdict, Verdict::Possible(_));
             let (Verdict::No(why) | Verdict::Possible(why) | Verdict::Yes(why)) = verdict;
             self.say(format!("As {format}: {}.", why.join("; ")));
+            let known = file_formats::named(format)?;
+            if is_reversible(path, known) {
+                let shown = path.display().to_string();
+                let given = self.line.iter().any(|word| word == "--reverse");
+                let more: &[&str] = if given { &[] } else { &["--reverse"] };
+                self.suggest("To show this plain folder encrypted:", "mount", more, &[&shown, "DIR"]);
+                return Ok(());
+            }
+            let opens = possible && known.takes().opening.contains(&Parameter::VolumeKey);
+            likely = likely.or(known.key_file().filter(|_| opens).map(|key_file| (format, key_file)));
         }
         // A home, or the folder where the plaintext is mounted.
         let private = [path.join(".Private"), path.parent().unwrap_or(path).join(".Private")];
         if let Some(private) = private.iter().find(|private| private.is_dir()) {
             let private = private.display().to_string();
             self.suggest("The encrypted files are next to it, in .Private:", "ls", &[], &[&private]);
+        } else if let Some((format, key_file)) = likely {
+            self.damaged_key_file(path, format, key_file);
         } else {
             let path = path.display().to_string();
             self.suggest("If it is one nevertheless, give the format:", "ls", &["--format=eCryptfs"], &[&path]);
         }
         Ok(())
+    }
+
+    /// Advises about a folder that looks like one of this format, but has no usable file with the sealed key.
+    fn damaged_key_file(&mut self, path: &Path, format: &str, key_file: &str) {
+        let (shown, format) = (path.display().to_string(), format!("--format={format}"));
+        match path.join(key_file).symlink_metadata() {
+            Ok(_) => self.suggest("To see what is wrong with that file:", "ls", &[&format], &[&shown]),
+            Err(_) => {
+                self.advise(format!("Look for a copy of {key_file} in a backup, and put it into the folder."));
+                let what = "Without that file, only the master key opens the folder, from a file:";
+                self.suggest(what, "ls", &[&format, "--volume-key-file=FILE"], &[&shown]);
+            }
+        }
     }
 
     fn folder(&mut self, found: &FoundFolder<'_>, without_password: bool) -> anyhow::Result<()> {
@@ -143,7 +176,7 @@ impl Explained {
             self.counts(&survey, checked);
         }
         self.lies_beside(beside);
-        let damaged = !survey.problems.is_empty();
+        let damaged = survey.problems.iter().any(Problem::is_damage);
         self.damaged(&survey.problems);
         self.survey = Some(survey);
         self.beside = Some(beside.clone());
@@ -152,7 +185,13 @@ impl Explained {
         }
         if without_password {
             let [path, inside] = self.words.clone();
-            self.suggest("To test a password:", "ls", &[], &[&path, &inside]);
+            match found.locked.fido2(&found.with(&[])) {
+                Ok(Some(_)) => {
+                    let what = "To open it with its FIDO2 key:";
+                    self.suggest(what, "ls", &["--fido2-device=auto"], &[&path, &inside]);
+                }
+                _ => self.suggest("To test a password:", "ls", &[], &[&path, &inside]),
+            }
         } else {
             self.tries(found)?;
         }
@@ -208,7 +247,7 @@ impl Explained {
         if problems.len() > TOLD {
             self.say(format!("And {} more.", count((problems.len() - TOLD) as u64, "file")));
         }
-        if !problems.is_empty() {
+        if problems.iter().any(Problem::is_damage) {
             let [path, inside] = self.words.clone();
             let what = "To copy everything readable and report the rest:";
             self.suggest(what, "cp", &["-r", "--salvage"], &[&path, &inside, "OUT"]);
@@ -263,7 +302,7 @@ impl Explained {
         // Damage that is visible without the key was reported above.
         let more: Vec<_> = survey.problems.iter().filter(|p| p.needs_key && !p.other_key).cloned().collect();
         self.damaged(&more);
-        if !more.is_empty() {
+        if more.iter().any(Problem::is_damage) {
             self.exit_code = exit::number_of(&damage());
         }
         if survey.foreign_names > 0 {

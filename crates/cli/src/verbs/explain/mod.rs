@@ -5,14 +5,15 @@ mod mounting;
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use claviger_engine as engine;
+use claviger_engine::arrays::ArrayMember;
 use claviger_engine::diagnosis::{
     self, Change, Content, Diagnosis, Difference, DiskAccess, Look, LostPartition, Mark, Match, Opinion, Search,
     SearchStep, TrialEffort, UnlockTarget,
@@ -24,7 +25,8 @@ use claviger_engine::store::Access;
 use claviger_engine::{Credential, Error, ErrorKind, FORMATS, Result, Store, Unlock, Warning, partitions};
 use serde::Serialize;
 
-use crate::opening::{OpenArgs, files, images};
+use crate::opening::disk_in_file::DiskInFile;
+use crate::opening::{OpenArgs, assembled, files, images, remote};
 use crate::process::command_line::option;
 use crate::process::guard;
 use crate::terminal::exit::{self, Silent};
@@ -136,11 +138,13 @@ pub fn run(args: &Args, line: &[OsString]) -> anyhow::Result<()> {
     }
     cancel::install()?;
     let path = &args.open.path;
-    let store = args.open.raw(Access::ReadOnly)?;
-    let diagnosis = diagnosis::look(&store).map_err(|e| e.at(path))?;
-    let explained = match diagnosis.mark.as_ref().and_then(|mark| images::disk_in(mark, path)) {
-        Some(disk) => Explained::disk(args, line, diagnosis, disk)?,
-        None => Explained::volume(args, line, &store, diagnosis)?,
+    let explained = match args.open.disk_in_file()? {
+        Some(disk) => Explained::disk(args, line, &disk)?,
+        None => {
+            let store = args.open.raw(Access::ReadOnly)?;
+            let diagnosis = diagnosis::look(&store).map_err(|e| e.at(path))?;
+            Explained::volume(args, line, &store, diagnosis)?
+        }
     };
     output::print(&explained, args.json)?;
     if explained.exit_code == 0 { Ok(()) } else { Err(Silent(explained.exit_code).into()) }
@@ -312,21 +316,21 @@ impl Explained {
         Ok(explained)
     }
 
-    /// Explains the `disk` in an image: the image itself is all right. `diagnosis` is that of the image.
-    fn disk(image: &Args, line: &[OsString], diagnosis: Diagnosis, disk: PathBuf) -> anyhow::Result<Self> {
-        let args = Args { open: OpenArgs { path: disk, ..image.open.clone() }, ..image.clone() };
+    /// Explains the `disk` in a file. Commands name its format, since some of them write.
+    fn disk(args: &Args, line: &[OsString], disk: &DiskInFile) -> anyhow::Result<Self> {
+        let path = disk.to_be_written(&args.open.path);
+        let (line, what) = (mounting::of_volume(line, &path), disk.what());
+        let of_disk = Args { open: OpenArgs { path, ..args.open.clone() }, ..args.clone() };
         match args.open.raw(Access::ReadOnly) {
             Ok(store) => {
                 let inside = diagnosis::look(&store).map_err(|e| e.at(&args.open.path))?;
-                let line = mounting::of_volume(line, &args.open.path);
-                let mut explained = Self::volume(&args, &line, &store, inside)?;
-                let what = diagnosis.mark.map(|mark| mark.what).unwrap_or_default();
+                let mut explained = Self::volume(&of_disk, &line, &store, inside)?;
                 explained.findings.insert(0, format!("The file is {what}. This is about the disk in it."));
                 Ok(explained)
             }
             Err(error) => {
-                let mut explained = Self::new(image, line, diagnosis);
-                explained.without_candidates();
+                let file = remote::open(&args.open.path, Access::ReadOnly)?;
+                let mut explained = Self::new(args, &line, diagnosis::look(&file).map_err(|e| e.at(&args.open.path))?);
                 explained.exit_code = exit::number_of(&error.kind);
                 if let Some(hint) = advice::to_try(&error) {
                     explained.advise(hint);
@@ -352,6 +356,15 @@ impl Explained {
     /// Explains bytes for which no password needs to be tried. Returns the exit code.
     fn without_candidates(&mut self) -> u8 {
         let path = self.path.to_string();
+        if !self.diagnosis.raid_members.is_empty() {
+            let what = "To examine the RAID array, name all its members in the place of OTHER:".to_owned();
+            let name = assembled::array_name(None, [Path::new(&path), Path::new("OTHER")]);
+            self.advice.push(Advice {
+                what,
+                command: Some(output::command([OsStr::new("claviger"), OsStr::new("explain"), &name])),
+            });
+            return exit::number_of(&ErrorKind::NotThisFormat(String::new()));
+        }
         let trouble = match &self.diagnosis.mark {
             Some(mark @ Mark { opened_by: Some(_), .. }) => {
                 let steps = images::steps(mark, &path, "identify");
@@ -385,14 +398,12 @@ impl Explained {
                 "At byte {at} (sector {}) a {format} volume begins, but no partition table lists it: the table was lost.",
                 at / 512
             ));
-            let (offset, path) = (at.to_string(), self.path.to_string());
-            let command = ["losetup", "--find", "--show", "--read-only", "--offset", &offset, &path];
-            let command = Some(output::command(command));
-            self.advice.push(Advice { what: "To make a device of it, as root:".to_owned(), command });
-            let copy = engine::Advice::CompleteCopy { shift: at.cast_signed() };
-            let command = advice::of_copy(&copy, &path);
-            self.advice.push(Advice { what: "Or, in a new file:".to_owned(), command });
+            let place = assembled::part_name(at, None, Path::new(&*self.path));
+            let command = Some(output::command([OsStr::new("claviger"), OsStr::new("info"), &place]));
+            self.advice.push(Advice { what: "To examine it:".to_owned(), command });
         }
+        let command = Some(output::command(["claviger", "find", &*self.path]));
+        self.advice.push(Advice { what: "To search the whole disk:".to_owned(), command });
         exit::number_of(&ErrorKind::NotThisFormat(String::new()))
     }
 
@@ -597,6 +608,10 @@ impl Explained {
         let format = target.format;
         self.partition = target.partition.or(args.open.how.partition());
         self.how = how;
+        if how == Difference::Password(Change::Qnap) {
+            let options = self.line.iter().position(|word| word == "--").unwrap_or(self.line.len());
+            self.line.insert(options, "--qnap".into());
+        }
         let mut facts = None;
         match unlocked {
             Ok((known, warnings)) => {
@@ -718,6 +733,7 @@ impl Explained {
                 "To show its properties:"
             }
             Difference::WithoutHints => "Omit the hash, cipher, PIM or header option:",
+            Difference::Password(Change::Qnap) => "Add --qnap:",
             Difference::Password(_) => {
                 more.push("--password-file=FILE");
                 "Type it in that form, or put that form into a file that only you can read, and give the file:"
@@ -867,6 +883,10 @@ fn looks(diagnosis: &Diagnosis) -> Vec<String> {
         findings.push(format!("Its partition table cannot be used: {trouble}."));
     }
     findings.extend(partitions.iter().map(partition_sentence));
+    findings.extend(diagnosis.raid_members.iter().map(raid_sentence));
+    if let Some(trouble) = &diagnosis.raid_trouble {
+        findings.push(format!("Its RAID superblock cannot be used: {trouble}."));
+    }
     // In an intact file system, other signatures are remains of earlier data.
     let overwritten = diagnosis
         .remains
@@ -901,6 +921,14 @@ fn partition_sentence(candidate: &Candidate) -> String {
         _ => format!("could be a volume: {}", formats.join(" or ")),
     };
     format!("Partition {} ({}{usual}{name}) {could}.", partition.number, size::short(partition.len))
+}
+
+fn raid_sentence(member: &ArrayMember) -> String {
+    let what = printable(&member.describe());
+    match member.partition {
+        Some(number) => format!("Partition {number} is {what}."),
+        None => format!("It is {what}."),
+    }
 }
 
 fn content_sentence(content: &Content, size: u64) -> String {

@@ -69,7 +69,7 @@ pub fn run(open: &OpenArgs, inside: Option<&OsStr>, json: bool) -> anyhow::Resul
     warnings.iter().for_each(|w| output::warn(w));
     let signatures = tree.signatures();
     // Files for another key are not damaged.
-    let damaged = survey.problems.iter().any(|problem| !problem.other_key);
+    let damaged = survey.problems.iter().any(|problem| problem.is_damage() && !problem.other_key);
     output::print(&FolderInfo { path, format: format.name(), signatures, survey, beside, warnings }, json)?;
     if damaged { Err(Silent::damaged().into()) } else { Ok(()) }
 }
@@ -123,9 +123,10 @@ impl Report for FolderInfo {
         if survey.foreign_names > 0 {
             line("names", format!("{} cannot be read", survey.foreign_names))?;
         }
-        if !survey.problems.is_empty() {
+        let problems = survey.problems.iter().filter(|problem| problem.is_damage()).count();
+        if problems > 0 {
             let verify = advice::with_volume("`claviger verify VOLUME` lists them");
-            line("problems", format!("{}: {verify}", survey.problems.len()))?;
+            line("problems", format!("{problems}: {verify}"))?;
         }
         if let Some(folder) = &beside.folder {
             let wrapped = if beside.wrapped_passphrase.is_some() { "" } else { ", without a wrapped passphrase" };

@@ -48,6 +48,9 @@ struct Info {
     stored: u64,
     #[serde(flatten)]
     facts: Facts,
+    /// What the file is, if it is not the disk itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    image: Option<String>,
     /// Whether all of the plaintext is writable.
     writable: bool,
     /// The number of header decryptions that were tried.
@@ -75,6 +78,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let info = Info {
         path: FileName::path(&args.open.path),
         stored: opened.stored,
+        image: args.open.disk_in_file()?.map(|disk| disk.what()),
         writable: opened.volume.layout().segments().iter().all(|s| s.writable),
         trials: opened.trials,
         seconds: opened.took.as_secs_f64(),
@@ -90,6 +94,9 @@ impl Report for Info {
         let facts = &self.facts;
         writeln!(out, "{}", output::printable(&self.path))?;
         let mut line = |name: &str, value: String| writeln!(out, "  {name:<15} {value}");
+        if let Some(image) = &self.image {
+            line("image", image.clone())?;
+        }
         line("format", facts.format.to_owned())?;
         line("cipher", format!("{} in {} mode, key of {} bits", facts.cipher, facts.mode, facts.key_bits))?;
         line("key derivation", derivation(facts))?;

@@ -10,7 +10,7 @@ use claviger_engine::formats::{
     self, Format, InPlaceConversion, InPlaceConverter, InPlaceStores, Reencrypter, ReencryptionRequest, Towards,
 };
 use claviger_engine::volume::ConversionKind;
-use claviger_engine::{Credential, Error, ErrorKind, FORMATS, Result, Spec, Store};
+use claviger_engine::{Credential, Error, ErrorKind, FORMATS, Header, Result, Spec, Store};
 
 use super::{Args, DEFAULT_FORMAT, Reencrypted, ReencryptionTarget, enter_sandbox};
 use crate::opening::credentials::ReadCredentials;
@@ -30,6 +30,16 @@ pub struct Convertible {
     pub converter: &'static dyn InPlaceConverter,
     /// Whether to create a volume from plaintext.
     pub new: bool,
+}
+
+impl Convertible {
+    /// Reads the header, which is detached if there is a store for it.
+    pub fn header(&self, stores: InPlaceStores<'_>) -> Result<Box<dyn Header>> {
+        match stores.header {
+            Some(header) => self.format.open_detached(header, stores.data),
+            None => self.format.open(stores.data),
+        }
+    }
 }
 
 /// Converts the open stores; `in_key_process` is set in the key process. Calls `forget` if the work could not begin.
@@ -63,11 +73,7 @@ pub fn carry_out(
     let (_, size) = conversion.progress();
     let (kind, ended_keyslots) = (conversion.kind(), conversion.ending().to_vec());
     let (begun, stop) = (Instant::now(), AtomicBool::new(true));
-    let bar = Progress::bytes(match kind {
-        ConversionKind::Reencrypt => "Reencrypting",
-        ConversionKind::Encrypt => "Encrypting",
-        ConversionKind::Decrypt => "Decrypting",
-    });
+    let bar = bar(kind);
     let cancel = if args.init_only { &stop } else { cancel::flag() };
     let done = conversion.run(&|done, all| bar.at(done, all), cancel);
     bar.clear();
@@ -81,6 +87,15 @@ pub fn carry_out(
         &Reencrypted { path, finished, kind, has_backups, size, seconds, ended_keyslots, protectors },
         args.json,
     )
+}
+
+/// The progress of a conversion.
+pub fn bar(kind: ConversionKind) -> Progress {
+    Progress::bytes(match kind {
+        ConversionKind::Reencrypt => "Reencrypting",
+        ConversionKind::Encrypt => "Encrypting",
+        ConversionKind::Decrypt => "Decrypting",
+    })
 }
 
 impl Args {
@@ -150,7 +165,7 @@ impl Args {
     }
 
     /// Refuses a volume that first needs something else.
-    fn check_state(&self, reencrypter: &dyn Reencrypter, stores: InPlaceStores<'_>) -> Result<()> {
+    pub fn check_state(&self, reencrypter: &dyn Reencrypter, stores: InPlaceStores<'_>) -> Result<()> {
         if self.encrypt {
             filesystems::must_not_be_hibernated(stores.data)?;
         }
@@ -165,7 +180,7 @@ impl Args {
     }
 
     /// Announces which keyslots will be removed, and asks for a confirmation unless the user was `asked` before.
-    fn agree_to(&self, ending: &[u32], asked: &Cell<bool>) -> Result<()> {
+    pub fn agree_to(&self, ending: &[u32], asked: &Cell<bool>) -> Result<()> {
         if !ending.is_empty() {
             let slots: Vec<_> = ending.iter().map(u32::to_string).collect();
             let (noun, password) =
@@ -182,19 +197,11 @@ impl Args {
     }
 
     /// The credentials of the volume. First announces the cost of trying its keyslots, and asks before slow work.
-    fn credentials(
-        &self,
-        stores: InPlaceStores<'_>,
-        Convertible { format, converter, .. }: Convertible,
-    ) -> Result<ReadCredentials> {
-        let header = match stores.header {
-            Some(header) => format.open_detached(header, stores.data),
-            None => format.open(stores.data),
-        };
-        let header = match header {
+    pub fn credentials(&self, stores: InPlaceStores<'_>, of: Convertible) -> Result<ReadCredentials> {
+        let header = match of.header(stores) {
             Ok(header) => header,
             // The header may not exist yet, or only half of it.
-            Err(_) if converter.reencrypter().is_some() => {
+            Err(_) if of.converter.reencrypter().is_some() => {
                 return self.credentials.read_for(|keyfiles| keyfiles.is_empty());
             }
             Err(e) => return Err(e.at(&self.path)),
@@ -253,7 +260,7 @@ impl Args {
     }
 
     /// The requested conversion; begins it unless it is resumed.
-    fn conversion<'a>(
+    pub fn conversion<'a>(
         &self,
         stores: InPlaceStores<'a>,
         Convertible { format, converter, .. }: Convertible,
@@ -274,7 +281,7 @@ impl Args {
         })
     }
 
-    fn request(&self) -> Result<ReencryptionRequest<'_>> {
+    pub fn request(&self) -> Result<ReencryptionRequest<'_>> {
         Ok(ReencryptionRequest {
             zone: self.hotzone_size,
             cipher: self.new_cipher.as_deref(),

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use claviger_engine::file_formats::FolderSurvey;
+use claviger_engine::file_formats::{FolderSurvey, Problem};
 use claviger_engine::opening::OpenFolder;
 use claviger_engine::store::Access;
 use claviger_engine::trees::Tree;
@@ -35,7 +35,7 @@ pub fn run(open: &OpenArgs, inside: Option<&std::ffi::OsStr>, json: bool) -> any
     let OpenFolder { tree, lower, format, .. } = found.unlock(&mut found.credentials()?)?;
     tree.warnings().iter().for_each(|warning| output::warn(warning));
     let survey = survey::with_contents(format, &*lower, &tree)?;
-    let damaged = !survey.problems.is_empty();
+    let damaged = survey.problems.iter().any(Problem::is_damage);
     let contents_verified = format.verifies() && tree.verifies();
     output::print(&Checked { path, format: format.name(), contents_verified, survey, damaged }, json)?;
     if damaged { Err(Silent::damaged().into()) } else { Ok(()) }
@@ -51,7 +51,7 @@ impl Report for Checked {
         if *clear > 0 {
             writeln!(out, "{} not encrypted.", are(*clear, "file"))?;
         }
-        match problems.len() as u64 {
+        match problems.iter().filter(|problem| problem.is_damage()).count() as u64 {
             0 if *contents_verified => {
                 writeln!(
                     out,

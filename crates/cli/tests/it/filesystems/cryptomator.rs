@@ -46,8 +46,18 @@ fn a_folder_is_converted_into_a_vault_changed_and_converted_out_of_it() {
     assert_eq!(explained.code, 2, "{}", explained.err);
     run(["ls", "--password-file", &new, &lower]).fails(2, &["password"]);
 
+    let (key_file, copy) =
+        (folder.path("lower/masterkey.cryptomator"), folder.path("lower/masterkey.cryptomator.12AB34CD.bkup"));
+    fs::copy(&key_file, &copy).expect("copied");
     let change = ["change", "--password-file", password, "--new-password-file", &new, &lower];
-    change_keeps_the_owner(&folder.path("lower/masterkey.cryptomator"), 0o600, &change);
+    change_keeps_the_owner(&key_file, 0o600, &change);
+    let again = ["change", "--password-file", &new, "--new-password-file", &new, &lower];
+    let changed = run(again).succeeds().text();
+    assert!(changed.contains("masterkey.cryptomator.12AB34CD.bkup. Remove"), "{changed}");
+    let changed = run(again.iter().chain(&["--json"])).succeeds().json();
+    assert_eq!(changed["copies"][0].as_str(), Some("masterkey.cryptomator.12AB34CD.bkup"), "{changed}");
+    assert!(copy.exists());
+    fs::remove_file(&copy).expect("removed");
 
     let out = folder.str("out");
     run(["convert", "--raw", "--password-file", &new, &lower, &out]).succeeds();
@@ -82,6 +92,23 @@ fn damage_is_named_and_the_rest_is_saved() {
     let saved = on(&["cp", "-r", "--salvage"], &[":/", &out]);
     assert!(saved.code == 4 && saved.text().contains("big.bin"), "{} {} {}", saved.code, saved.text(), saved.err);
     assert_eq!(fs::read(folder.path("out/Documents").join(&long)).expect("a file"), b"dear reader");
+    fs::remove_file(&copy).expect("removed");
+    bytes[40_000] ^= 1;
+    fs::write(largest, &bytes).expect("written");
+    // What an interrupted upload left, and what an interrupted change did.
+    let half = stored(Path::new(&lower)).into_iter().find(|path| fs::read(path).is_ok_and(|bytes| bytes.len() == 107));
+    fs::write(half.expect("a file of 11 bytes"), "").expect("written");
+    fs::create_dir(largest.parent().expect("one").join("claviger.unfinished.0123456789abcdef")).expect("made");
+    let found = on(&["verify", "--json"], &[]);
+    let json = found.json();
+    let states: Vec<_> = json["problems"].as_array().expect("a list").iter().map(|it| it["state"].as_str()).collect();
+    assert_eq!((found.code, states), (4, vec![Some("unfinished"), Some("left-over")]), "{json}");
+    on(&["cat"], &[&format!("/Documents/{long}")]).fails(4, &["empty, even without its header"]);
+    let half = on(&["cp", "-r"], &[":/", &folder.str("half")]);
+    assert!(half.code == 4 && half.text().contains("without its header"), "{} {}", half.text(), half.err);
+    assert!(!folder.path("half/Documents").join(&long).exists());
+    let half = on(&["convert", "--raw"], &[&folder.str("converted")]);
+    assert!(half.code == 4 && half.text().contains("without its header"), "{} {}", half.text(), half.err);
     let whole = folder.path("out/Documents/old letters").join(copy.file_name().expect("a name"));
     assert!(fs::read(&whole).expect("the copy") == big);
     if let Ok(part) = fs::read(folder.path("out/Documents/old letters/big.bin")) {

@@ -140,6 +140,62 @@ fn a_folder_is_mounted_for_reading() {
     }
 }
 
+/// Gives the kernel a key and an empty folder its policy (linux/fscrypt.h), or takes the key away. 3 where the kernel has no fscrypt.
+const FSCRYPT: &str = r#"
+import errno, fcntl, os, struct, sys
+what, mounted, folder = sys.argv[1:]
+fs = os.open(mounted, os.O_RDONLY)
+id = mounted + "/id"
+try:
+    if what == "add":
+        add = bytearray(struct.pack("<II32sII32s64s", 2, 0, b"", 64, 0, b"", bytes(range(64))))
+        fcntl.ioctl(fs, 0xC0506617, add, True)
+        open(id, "wb").write(add[8:24])
+        fcntl.ioctl(os.open(folder, os.O_RDONLY), 0x800C6613, struct.pack("<BBBB4x16s", 2, 1, 4, 2, add[8:24]))
+    else:
+        os.sync()
+        fcntl.ioctl(fs, 0xC0406618, bytearray(struct.pack("<II32s24x", 2, 0, open(id, "rb").read())), True)
+except OSError as e:
+    sys.exit(3 if e.errno in (errno.ENOTTY, errno.EOPNOTSUPP) else str(e))
+"#;
+
+#[test]
+fn a_folder_of_fscrypt_is_named_while_its_key_is_missing() {
+    let (Some(place), Some(python)) = (MountSpace::root(), tools::program("python3")) else { return };
+    let (image, script, dir) = (place.folder.str("image"), place.folder.str("fscrypt.py"), place.dir("d"));
+    fs::write(&script, FSCRYPT).expect("written");
+    let secret = format!("{dir}/secret");
+    let metadata = format!("mkdir -p {secret} {dir}/.fscrypt/policies {dir}/.fscrypt/protectors");
+    let make = format!("mke2fs -q -t ext4 -O encrypt {image} 64M; mount -o loop {image} {dir}; {metadata}");
+    place.shell(&make).succeeds();
+    let fscrypt = |what: &str| place.shell(&format!("{} {script} {what} {dir} {secret}", python.display()));
+    let added = fscrypt("add");
+    if added.code == 3 {
+        place.shell(&format!("umount {dir}")).succeeds();
+        return tools::skip("the kernel has no fscrypt").unwrap_or_default();
+    }
+    added.succeeds();
+    let identified = |path: &str| {
+        let known = run(["identify", "--json", path]).json();
+        (known[0]["format"].as_str().map(str::to_owned), known[0]["verdict"].as_str().map(str::to_owned))
+    };
+    let fscrypts = |verdict: &str| (Some("fscrypt".to_owned()), Some(verdict.to_owned()));
+    place.shell(&format!("mkdir -p {secret}/only/folders; echo one >{secret}/file")).succeeds();
+    assert_ne!(identified(&secret), fscrypts("yes"));
+    run(["ls", &secret]).fails(3, &["not an encrypted folder"]);
+    fscrypt("remove").succeeds();
+    assert_eq!(identified(&dir), fscrypts("possible"));
+    assert_eq!(identified(&secret), fscrypts("yes"));
+    run(["ls", &secret]).fails(5, &["fscrypt unlock FOLDER"]);
+    let explained = run(["explain", &secret]);
+    assert!(explained.code == 5 && explained.text().contains("As fscrypt"), "{} {}", explained.code, explained.text());
+    // Without any file, only names show it.
+    let inner = fs::read_dir(&secret).expect("listed").map(|entry| entry.expect("one").path());
+    let folder = inner.into_iter().find(|path| path.is_dir()).expect("a folder");
+    assert_eq!(identified(folder.to_str().expect("text")), fscrypts("possible"));
+    place.shell(&format!("umount {dir}")).succeeds();
+}
+
 #[test]
 fn folders_of_other_programs_are_named_and_nobody_is_asked_for_a_password() {
     let folder = Folder::new();

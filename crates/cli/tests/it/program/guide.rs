@@ -25,7 +25,8 @@ const LEFT_OUT: &[(&str, &str)] = &[
     ("example", "another machine: serving/remote.rs"),
     ("rbd", "a Ceph cluster: serving/ceph.rs"),
     ("s3:", "a web server: serving/remote.rs"),
-    ("qcow2:", "an image: references.rs"),
+    ("disk.vhdx", "an image: serving/images.rs"),
+    ("disk.001", "a split disk: serving/images.rs"),
     ("/dev/", "hardware"),
     ("tpm2", "a TPM: luks/tokens_tpm.rs"),
     ("fido2", "a FIDO2 key: luks/tokens_fido2.rs"),
@@ -49,6 +50,8 @@ const LEFT_OUT: &[(&str, &str)] = &[
     ("2004.img", "cryptoloop, which nobody creates: volumes/reading.rs"),
     ("loop.img", "gpg: volumes/pairs.rs"),
     ("--format plain", "plain dm-crypt: volumes/pairs.rs"),
+    ("find disk.img", "a disk without a partition table: volumes/finding.rs"),
+    ("@disk.img", "a disk without a partition table: volumes/finding.rs"),
     ("disk.img :", "folders inside disks: filesystems/folders.rs"),
     ("crouton", "crouton: filesystems/folders.rs"),
     ("passphrase wk", "crouton: filesystems/folders.rs"),
@@ -85,6 +88,10 @@ const LEFT_OUT: &[(&str, &str)] = &[
     ("--veracrypt", "seconds of derivation: volumes/credentials.rs"),
     ("key stick.img", "a startup key: bitlocker/protectors.rs"),
     ("json x*", "a name that is not text: program/json.rs"),
+    ("disk.E01", "a forensic image: serving/images.rs"),
+    ("md:disk1.img", "members of an array: filesystems/arrays.rs"),
+    ("identify disk1.img", "members of an array: filesystems/arrays.rs"),
+    ("lvm:vg/home", "a physical volume of LVM2: filesystems/arrays.rs"),
     ("recovery check", "a recovery key: program/recovery.rs"),
     ("recovery join", "shares of several people: program/recovery.rs"),
     ("recovery-key.txt disk.luks > ", "a recovery key: luks/tokens.rs"),
@@ -262,6 +269,9 @@ impl Shelf {
         }
         steps.push("mkdir -p plain key documents ~/mnt ~/data ~/stick ~/outer; echo text > documents/text");
         steps.extend((text != "mkdir ~/old").then_some("mkdir ~/old"));
+        if text.contains(" --reverse ") && !text.starts_with("claviger create ") {
+            steps.push("claviger create --format gocryptfs --reverse documents");
+        }
         let (code, told) = self.play(folder, &format!("set -e; {}", steps.join("; ")));
         assert_eq!(code, 0, "before {}\n{told}", line.text);
         let creates = |name: &str| {

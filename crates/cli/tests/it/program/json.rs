@@ -99,6 +99,7 @@ fn the_page_names_every_field() {
     reported("create", with(&["create", "--format", "eCryptfs", "--home"], &[&home]));
     reported("create", vec!["create".into(), "--list".into()]);
     reported("identify", vec!["identify".into(), luks.clone(), tc.clone(), bl.clone(), private.clone()]);
+    reported("find", vec!["find".into(), luks.clone()]);
     for volume in [&luks, &bl, &tc] {
         reported("info", with(&["info"], &[volume]));
         reported("explain", with(&["explain"], &[volume]));

@@ -20,25 +20,26 @@ use claviger_testkit::tools;
 /// The salts of contents and of names (ecryptfs-utils 111, ecryptfs.h).
 const SALTS: [[u8; 8]; 2] = [[0x00, 0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77], *b"99887766"];
 
-/// A mounted folder of eCryptfs.
-struct Mounted<'a> {
-    place: &'a MountSpace,
-    lower: String,
-    dir: String,
+/// A mounted folder.
+pub struct Mounted<'a> {
+    pub place: &'a MountSpace,
+    pub format: &'static str,
+    pub lower: String,
+    pub dir: String,
 }
 
 impl<'a> Mounted<'a> {
     fn new(place: &'a MountSpace) -> Self {
-        Self { place, lower: place.dir("lower"), dir: place.dir("d") }
+        Self { place, format: "eCryptfs", lower: place.dir("lower"), dir: place.dir("d") }
     }
 
-    fn mount(&self, more: &[&str]) -> Done {
-        let args = ["mount", "--json", "--format", "eCryptfs", "--password-file", &self.place.folder.password];
+    pub fn mount(&self, more: &[&str]) -> Done {
+        let args = ["mount", "--json", "--format", self.format, "--password-file", &self.place.folder.password];
         self.place.run(args.iter().chain(more).chain(&[&*self.lower, &self.dir]))
     }
 
     /// The process that serves it, and the one with its keys.
-    fn isolated(&self, more: &[&str]) -> [u32; 2] {
+    pub fn isolated(&self, more: &[&str]) -> [u32; 2] {
         let mounted = self.mount(&[&[ISOLATED], more].concat()).succeeds();
         assert!(
             mounted.err.is_empty() || mounted.err.contains("The passphrase could not be checked"),
@@ -49,17 +50,17 @@ impl<'a> Mounted<'a> {
         [pid, key_process_of(pid)]
     }
 
-    fn unmount(&self) {
+    pub fn unmount(&self) {
         self.place.unmount(&self.dir).succeeds();
     }
 
-    fn at(&self, name: &str) -> PathBuf {
+    pub fn at(&self, name: &str) -> PathBuf {
         Path::new(&self.dir).join(name)
     }
 
     /// Verifies it, with the keys in the same process.
-    fn verified(&self) {
-        let verify = ["verify", "--json", "--format", "eCryptfs", "--password-file", &self.place.folder.password];
+    pub fn verified(&self) {
+        let verify = ["verify", "--json", "--format", self.format, "--password-file", &self.place.folder.password];
         let verified = self.place.run(verify.iter().chain(&[&*self.lower])).succeeds().json();
         assert_eq!(verified["damaged"], false, "{verified}");
     }
@@ -70,7 +71,7 @@ fn what_is_mounted_with_keys_elsewhere_is_the_same_and_for_whoever_reads_it_next
     for place in [MountSpace::root(), MountSpace::user()].into_iter().flatten() {
         for (round, how) in [&[][..], &["--no-name-encryption"], &["--xattr-metadata"]].into_iter().enumerate() {
             let at = |name: &str| place.dir(&format!("{name}{round}"));
-            let mounted = Mounted { place: &place, lower: at("lower"), dir: at("d") };
+            let mounted = Mounted { place: &place, format: "eCryptfs", lower: at("lower"), dir: at("d") };
             let plain = at("plain");
             let make = format!(
                 "set -e; mkdir -p a/b; echo one >a/one; cp a/one a/b/two; mv a/b/two three; ln -s a/one link; ln a/one same; \
@@ -156,40 +157,52 @@ fn what_goes_wrong_with_a_folder_is_told_with_the_same_words_and_codes() {
     place.nothing_is_left();
 }
 
+/// Makes files in a mounted folder, and makes them longer, until one of its processes is killed: the server or the key process.
+pub fn killed_while_written(dir: &str, processes: [u32; 2], victim: usize) {
+    let script =
+        format!("cd {dir}; n=0; while n=$((n + 1)); seq 100000 >$n.new && mv $n.new $n && seq 3000 >>log; do :; done");
+    let mut writer = Command::new("sh").args(["-c", &script]).stderr(Stdio::null()).spawn().expect("a shell");
+    wait_until("it writes", || Path::new(dir).join("3").exists());
+    tools::run(Command::new("kill").args(["-KILL", &processes[victim].to_string()]));
+    wait_until("both have ended", || processes.into_iter().all(ended));
+    writer.wait().expect("its writes failed");
+}
+
+/// Checks the files of [`killed_while_written`] after the next mount. `may_be_cut`: whether the last block of a file that was being
+/// written may be incomplete.
+pub fn is_as_a_crash_left_it(dir: &str, may_be_cut: bool) {
+    let whole: String = (1..=100_000).map(|n| format!("{n}\n")).collect();
+    let mut files = 0;
+    for entry in fs::read_dir(dir).expect("listed") {
+        let path = entry.expect("an entry").path();
+        let in_work = path.extension().is_some() || path.ends_with("log");
+        files += 1;
+        match fs::read_to_string(&path) {
+            Ok(text) => {
+                let part = if path.ends_with("log") { "1\n2\n3\n" } else { &whole[..text.len().min(whole.len())] };
+                assert!(text.starts_with(part) || text.is_empty(), "{}", path.display());
+                // A file with its final name was complete before.
+                assert!(in_work || text == whole, "{}", path.display());
+            }
+            Err(e) => assert!(in_work && may_be_cut, "{}: {e}", path.display()),
+        }
+    }
+    assert!(files >= 3);
+}
+
 #[test]
 fn a_folder_whose_key_process_or_server_is_killed_is_one_that_a_crash_has_left() {
     let Some(place) = MountSpace::root() else { return };
     let mounted = Mounted::new(&place);
     for victim in [1, 0, 1, 0] {
         let processes = mounted.isolated(&[]);
-        let [pid, key_process] = processes;
-        // It makes files, and makes them longer, until that fails.
-        let script = format!(
-            "cd {}; n=0; while n=$((n + 1)); seq 100000 >$n.new && mv $n.new $n && seq 3000 >>log; do :; done",
-            mounted.dir
-        );
-        let mut writer = Command::new("sh").args(["-c", &script]).stderr(Stdio::null()).spawn().expect("a shell");
-        wait_until("it writes", || mounted.at("3").exists());
-        tools::run(Command::new("kill").args(["-KILL", &processes[victim].to_string()]));
-        wait_until("both have ended", || ended(pid) && ended(key_process));
-        writer.wait().expect("its writes failed");
+        killed_while_written(&mounted.dir, processes, victim);
         if victim == 1 {
             wait_until("it is taken down", || !place.mounted(&mounted.dir));
         }
         // The next mount cleans up after the last one.
         mounted.mount(&[]).succeeds();
-        let whole: String = (1..=100_000).map(|n| format!("{n}\n")).collect();
-        let mut files = 0;
-        for entry in fs::read_dir(&mounted.dir).expect("listed") {
-            let path = entry.expect("an entry").path();
-            let text = fs::read_to_string(&path).expect("all of it can be read");
-            let part = if path.ends_with("log") { "1\n2\n3\n" } else { &whole[..text.len().min(whole.len())] };
-            assert!(text.starts_with(part) || text.is_empty(), "{}", path.display());
-            // A file with its final name was complete before.
-            assert!(path.extension().is_some() || path.ends_with("log") || text == whole, "{}", path.display());
-            files += 1;
-        }
-        assert!(files >= 3);
+        is_as_a_crash_left_it(&mounted.dir, false);
         tools::run(Command::new("sh").args(["-c", &format!("rm {}/*", mounted.dir)]));
         mounted.unmount();
         mounted.verified();
@@ -197,8 +210,8 @@ fn a_folder_whose_key_process_or_server_is_killed_is_one_that_a_crash_has_left()
     place.nothing_is_left();
 }
 
-/// A key of AES-128, and its round keys.
-fn key(name: &str, key: &[u8]) -> Vec<Needle> {
+/// A key of AES, and its round keys.
+pub fn key(name: &str, key: &[u8]) -> Vec<Needle> {
     let rounds = Aes::new(key).round_keys().to_vec();
     let rounds = rounds.iter().enumerate().map(|(i, round)| (format!("round key {i} of {name}"), round.to_vec()));
     [(name.to_owned(), key.to_vec())].into_iter().chain(rounds).collect()

@@ -47,7 +47,7 @@ fn what_is_locked_waits_for_its_password() {
         assert!(ended(key_process), "it has gone when that is said");
         run(["lock", &volume]).succeeds();
         assert!(locked(&volume));
-        assert!(lockable(&volume), "it has its keys in a process of their own");
+        assert!(lockable(&volume), "it has its keys in a key process");
         thread::scope(|scope| {
             let read = scope.spawn(|| qemu_io(&served.uri, "read -P 0x5a 0 1M").expect("as before"));
             let write = scope.spawn(|| qemu_io(&served.uri, "write -P 7 1M 4096").expect("as before"));

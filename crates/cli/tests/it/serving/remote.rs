@@ -54,7 +54,7 @@ fn every_verb_takes_what_is_elsewhere() {
     fs::write(&new, "another").expect("a file");
     run(["identify", uri]).fails(3, &[]);
     let refused = QUICK.iter().copied().chain([pw, "--size", "4M", uri]);
-    run(refused).fails(1, &["the size of a remote store is fixed"]);
+    run(refused).fails(1, &["the size of this store is fixed"]);
     // An image of zeros has nothing to lose. Existing data are replaced only with --force.
     run(QUICK.iter().copied().chain([pw]).chain(ROOM).chain([uri])).fails(1, &["--force"]);
     run(QUICK.iter().copied().chain([pw]).chain(ROOM).chain(["--force", "--yes", uri])).succeeds();

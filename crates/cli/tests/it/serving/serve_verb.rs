@@ -134,6 +134,27 @@ fn runs(pid: &str) -> bool {
     fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
 }
 
+/// Otherwise `unmount`, which is advised for what is left of it, would end the new one.
+#[test]
+fn a_killed_server_is_forgotten_when_its_volume_is_served_again() {
+    let folder = Folder::new();
+    let volume = folder.volume("v.tc", "1M", &[]);
+    let states = || {
+        let list = run(["list", "--json"]).succeeds().json();
+        let ours = list["volumes"].as_array().expect("a list").iter().filter(|one| one["volume"] == *volume);
+        ours.map(|one| one["state"].as_str().unwrap_or("?").to_owned()).collect::<Vec<_>>()
+    };
+    let start = || Served::start(["--password-file", &folder.password, "--socket", &folder.str("s"), &volume]);
+    let mut killed = start();
+    killed.child.kill().expect("it runs");
+    killed.child.wait().expect("it ends");
+    assert_eq!(states(), ["dead"]);
+    let again = start();
+    assert_eq!(states(), ["alive"]);
+    again.stop().succeeds();
+    assert!(states().is_empty());
+}
+
 #[test]
 fn two_writers_are_not_let_in() {
     let folder = Folder::new();

@@ -101,6 +101,34 @@ fn with_fat(folder: &Folder) -> Option<String> {
     Some(volume)
 }
 
+/// openssl hashes the password as the NAS does, and cryptsetup makes a volume with that.
+#[test]
+fn the_password_of_a_qnap_nas_opens_its_volume() {
+    let (Some(openssl), Some(cryptsetup)) = (tools::program("openssl"), tools::program("cryptsetup")) else { return };
+    let folder = Folder::new();
+    let (image, password) = (folder.str("image"), &*folder.password);
+    let text = fs::read_to_string(password).expect("a password");
+    fs::write(folder.path("image"), vec![0; 20 << 20]).expect("a file");
+    let hash = tools::run(Command::new(openssl).args(["passwd", "-1", "-salt", "YCCaQNAP", text.trim_end()])).stdout;
+    fs::write(folder.path("hash"), hash.trim_ascii_end()).expect("a file");
+    let cheap = ["--type", "luks2", "--pbkdf", "pbkdf2", "--pbkdf-force-iterations", "1000", "-q"];
+    let mut format = Command::new(&cryptsetup);
+    tools::run(format.arg("luksFormat").args(cheap).arg(&image).arg(folder.path("hash")));
+    let opens = |more: &[&str]| run(["info", "--password-file", password].iter().chain(more).chain(&[&*image]));
+    opens(&["--qnap"]).succeeds();
+    opens(&[]).fails(2, &[]);
+    let explained = run(["explain", "--password-file", password, &image]);
+    let said = explained.text();
+    assert!(said.contains("hashed as a QNAP NAS does") && said.contains("claviger mount --qnap"), "{said}");
+
+    // What is made for one opens there.
+    let own = folder.str("own");
+    let create = ["create", "--format", "LUKS1", "--quick", "--size", "4M", "--iterations", "1000", "--qnap"];
+    run(create.iter().chain(&["--password-file", password, &own])).succeeds();
+    let mut test = Command::new(&cryptsetup);
+    tools::run(test.args(["open", "--test-passphrase", "--key-file"]).arg(folder.path("hash")).arg(&own));
+}
+
 /// cryptsetup takes an empty line as a passphrase.
 #[test]
 fn an_empty_passphrase_opens_what_has_one() {

@@ -2,8 +2,8 @@
 //!
 //! An entry with files in it is complete before it gets its name, and loses its name before its files. One that gets a name of
 //! another form is moved by its file: to an entry that is incomplete until then. So a program killed at any moment leaves each entry
-//! with its old or its new name, and at most something without a use, which checks report. Only a file that replaces a link, or the
-//! reverse, loses what it replaces first. Files that a sync program left in an entry are never removed with it.
+//! with its old or its new name, and at most something without a use, which checks report. Before a file replaces a link, or the
+//! reverse, that is renamed (`claviger.replaced.…`). Files that a sync program left in an entry are never removed with it.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -15,11 +15,14 @@ use rustix::io::Errno;
 
 use super::config::uuid;
 use super::keys::LONGEST;
-use super::tree::{DATA, DIR_ID, Held, NAME, Part, Stored, UNFINISHED, VaultTree, Way, keep, subfolder};
+use super::tree::{
+    DATA, DIR_ID, Held, LONGEST_ID, NAME, Part, REPLACED, Stored, UNFINISHED, VaultTree, Way, is_missing,
+    is_unfinished, keep, place, subfolder,
+};
 use super::vault::{SHORTENED, WHOLE, ends};
-use crate::file_formats::NameIv;
-use crate::trees::{NewNode, Node, Renaming, Tree, Use, damaged};
-use crate::{hex, random};
+use crate::file_formats::new_files::numbered;
+use crate::file_formats::{NameIv, StoredFolder};
+use crate::trees::{Entry, NewNode, Node, NodeKind, Renaming, Tree, Use, damaged};
 
 const BOTH: Use = Use { read: true, write: true };
 
@@ -73,10 +76,11 @@ impl VaultTree {
 
     /// Makes the folder for the entries of the one with this ID.
     fn new_place(&self, id: &NameIv, new: &NewNode) -> io::Result<Node> {
-        let [first, second] = self.vault().place(id);
+        let names = self.vault().place(id)?;
+        let [first, second] = &names;
         let beside = NewNode { mode: None, owner: new.owner };
         let data = subfolder(&*self.lower, self.lower.root(), DATA)?;
-        let above = match subfolder(&*self.lower, data.node(), &first) {
+        let above = match subfolder(&*self.lower, data.node(), first) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
                 Held::new(&*self.lower, self.lower.make_folder(data.node(), first.as_ref(), &beside)?)
             }
@@ -96,7 +100,7 @@ impl VaultTree {
             Ok(())
         };
         let finished: io::Result<()> = finish();
-        finished.inspect_err(|_| drop(self.remove_place(id, made.node())))?;
+        finished.inspect_err(|_| drop(self.remove_place_at(&names, id, made.node())))?;
         Ok(keep(made))
     }
 
@@ -189,10 +193,53 @@ impl VaultTree {
 
     fn must_be_empty(&self, place: Node) -> io::Result<()> {
         let listing = self.lower.list_all(place)?;
-        match listing.left_out.is_empty() && listing.entries.iter().all(|entry| entry.name == DIR_ID) {
-            true => Ok(()),
-            false => Err(io::ErrorKind::DirectoryNotEmpty.into()),
+        let mut empty = listing.left_out.is_empty();
+        for entry in listing.entries.iter().filter(|entry| entry.name != DIR_ID) {
+            empty = empty && self.is_needless(place, entry)?;
         }
+        if empty { Ok(()) } else { Err(io::ErrorKind::DirectoryNotEmpty.into()) }
+    }
+
+    /// Whether an interrupted change left this and nobody needs it: it holds nothing but an entry's own files, and leads to no folder
+    /// with anything in it.
+    pub(super) fn is_needless(&self, folder: Node, entry: &Entry) -> io::Result<bool> {
+        if entry.kind != NodeKind::Folder || !is_unfinished(&entry.name) {
+            return Ok(false);
+        }
+        let bundle = Held::take(&*self.lower, folder, entry)?;
+        let listing = self.lower.list_all(bundle.node())?;
+        let own = |file: &Entry| {
+            let known = file.name == NAME || Part::ALL.iter().any(|part| file.name == part.file());
+            known && file.kind == NodeKind::File
+        };
+        if !listing.left_out.is_empty() || !listing.entries.iter().all(own) {
+            return Ok(false);
+        }
+        if listing.entries.iter().all(|file| file.name != Part::Folder.file()) {
+            return Ok(true);
+        }
+        let of = StoredFolder { tree: &*self.lower, folder: bundle.node() };
+        let Some(id) = of.read(Part::Folder.file(), LONGEST_ID)? else { return Ok(false) };
+        match NameIv::new(&id).map(|id| place(&*self.lower, self.vault(), &id)) {
+            _ if id.is_empty() => Ok(true),
+            Some(Ok(place)) => Ok(self.lower.list(place.node())?.iter().all(|entry| entry.name == DIR_ID)),
+            Some(Err(e)) if is_missing(&e) => Ok(true),
+            Some(Err(e)) => Err(e),
+            None => Ok(false),
+        }
+    }
+
+    /// Removes from a folder what nobody needs.
+    fn remove_needless(&self, place: Node) -> io::Result<()> {
+        for entry in self.lower.list(place)? {
+            if self.is_needless(place, &entry)? {
+                let bundle = Held::take(&*self.lower, place, &entry)?;
+                // No other files: somebody may have made some in the meantime.
+                Part::ALL.iter().for_each(|part| drop(self.lower.remove(bundle.node(), part.file())));
+                self.discard_bundle(place, &entry.name, bundle.node(), None);
+            }
+        }
+        Ok(())
     }
 
     /// Takes its name from an entry, calls `then`, and removes it.
@@ -249,15 +296,20 @@ impl VaultTree {
 
     /// Removes the empty folder for the entries of the one with this ID. If that fails, it is as before.
     fn remove_place(&self, id: &NameIv, place: Node) -> io::Result<()> {
-        let [first, second] = self.vault().place(id);
+        self.remove_place_at(&self.vault().place(id)?, id, place)
+    }
+
+    /// The same for a folder at that place.
+    fn remove_place_at(&self, [first, second]: &[String; 2], id: &NameIv, place: Node) -> io::Result<()> {
         let data = subfolder(&*self.lower, self.lower.root(), DATA)?;
-        let above = subfolder(&*self.lower, data.node(), &first)?;
+        let above = subfolder(&*self.lower, data.node(), first)?;
         let of = self.lower.attributes(place)?;
         let closed = of.mode.filter(|mode| mode & 0o700 != 0o700);
         if let Some(mode) = closed {
             self.lower.set_mode(place, mode | 0o700)?;
         }
         let remove = || {
+            self.remove_needless(place)?;
             match self.lower.remove(place, DIR_ID.as_ref()) {
                 Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
                 _ => {}
@@ -415,14 +467,14 @@ impl VaultTree {
         there: &Stored<'_>,
     ) -> io::Result<()> {
         self.must_be_alone(there)?;
-        let unfinished = unfinished()?;
-        self.rename_to_free((to.0, &there.name), (to.0, &unfinished))?;
+        let replaced = numbered(REPLACED)?;
+        self.rename_to_free((to.0, &there.name), (to.0, &replaced))?;
         let moving = self.move_to_free(from, moved, to);
         // Best effort: the original error is reported.
-        moving.inspect_err(|_| drop(self.rename_to_free((to.0, &unfinished), (to.0, &there.name))))?;
+        moving.inspect_err(|_| drop(self.rename_to_free((to.0, &replaced), (to.0, &there.name))))?;
         match &there.bundle {
-            Some(_) => self.discard(to.0, &unfinished, there, Some(there.part)),
-            None => self.lower.remove(to.0, &unfinished)?,
+            Some(_) => self.discard(to.0, &replaced, there, Some(there.part)),
+            None => self.lower.remove(to.0, &replaced)?,
         }
         Ok(())
     }
@@ -458,7 +510,5 @@ fn check_new(name: &OsStr) -> io::Result<()> {
 
 /// A new name for an entry that has no name of its own yet, or no longer.
 fn unfinished() -> io::Result<OsString> {
-    let mut bytes = [0; 8];
-    random::fill(&mut bytes)?;
-    Ok(format!("{UNFINISHED}{}", hex::digits(&bytes)).into())
+    numbered(UNFINISHED)
 }

@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::is_of_root;
-use super::tree::{DATA, DIR_ID, Held, NAME, Part, VaultTree, subfolder, why_foreign};
+use super::tree::{DATA, DIR_ID, Held, NAME, Part, VaultTree, is_unfinished, subfolder, why_foreign};
 use super::vault::{SHORTENED, WHOLE, ends};
+use super::{is_of_root, left_over};
 use crate::file_formats::{NameIv, NotShown, StoredFolder};
 use crate::trees::{Entry, Node, NodeKind};
 
@@ -22,7 +22,7 @@ enum Backup {
 
 /// What was found so far.
 #[derive(Default)]
-struct Findings {
+pub(super) struct Findings {
     wrong: Vec<NotShown>,
     /// Whether any folder has a `dirid.c9r`, and those that have none.
     backups: bool,
@@ -31,12 +31,21 @@ struct Findings {
 
 impl Findings {
     fn add(&mut self, path: &Path, what: impl Into<String>) {
-        self.wrong.push(NotShown { path: path.to_owned(), what: what.into(), lost: false });
+        self.push(path, what.into(), false, false);
+    }
+
+    /// Adds something that an interrupted change left.
+    fn add_left_over(&mut self, path: &Path, what: impl Into<String>) {
+        self.push(path, what.into(), false, true);
     }
 
     /// Adds something that holds contents.
     fn add_lost(&mut self, path: &Path, what: impl Into<String>) {
-        self.wrong.push(NotShown { path: path.to_owned(), what: what.into(), lost: true });
+        self.push(path, what.into(), true, false);
+    }
+
+    fn push(&mut self, path: &Path, what: String, lost: bool, left_over: bool) {
+        self.wrong.push(NotShown { path: path.to_owned(), what, lost, left_over });
     }
 }
 
@@ -46,10 +55,7 @@ impl VaultTree {
     pub(super) fn not_shown(&self) -> io::Result<Vec<NotShown>> {
         let mut found = Findings::default();
         self.check_beside(&mut found)?;
-        let reached: HashMap<[String; 2], NameIv> = {
-            let ways = self.ways();
-            ways.keys().chain([&NameIv::default()]).map(|id| (self.vault().place(id), *id)).collect()
-        };
+        let reached = self.reached()?;
         let data = subfolder(&*self.lower, self.lower.root(), DATA)?;
         for first in self.folders(data.node(), Path::new(DATA), &mut found)? {
             let path = Path::new(DATA).join(&first.name);
@@ -60,6 +66,7 @@ impl VaultTree {
                 let here = [&first, &second].map(|entry| entry.name.to_string_lossy().into_owned());
                 match reached.get(&here) {
                     Some(id) => self.check_folder(place.node(), id, &path, &mut found)?,
+                    None if self.shows_lost(&here) => {}
                     None => self.add_lost_folder(place.node(), &here, &path, &mut found)?,
                 }
             }
@@ -74,6 +81,12 @@ impl VaultTree {
         Ok(found.wrong)
     }
 
+    /// The folders that something leads to, by their places.
+    pub(super) fn reached(&self) -> io::Result<HashMap<[String; 2], NameIv>> {
+        let ways = self.ways();
+        ways.keys().chain([&NameIv::default()]).map(|id| Ok((self.vault().place(id)?, *id))).collect()
+    }
+
     /// Finds what does not belong beside the folders of the vault.
     fn check_beside(&self, found: &mut Findings) -> io::Result<()> {
         let beside = self.lower.list_all(self.lower.root())?;
@@ -83,7 +96,10 @@ impl VaultTree {
         for entry in beside.entries {
             match entry.kind {
                 NodeKind::File if is_of_root(&entry.name) => {}
-                NodeKind::Folder if entry.name == DATA => {}
+                NodeKind::Folder if entry.name == DATA || self.is_own_folder(&entry.name) => {}
+                NodeKind::File if left_over(&entry.name) => {
+                    found.add_left_over(Path::new(&entry.name), sentence(why_foreign(&entry.name)));
+                }
                 _ => found.add(Path::new(&entry.name), sentence(why_foreign(&entry.name))),
             }
         }
@@ -91,7 +107,7 @@ impl VaultTree {
     }
 
     /// The folders in a folder in which only folders belong.
-    fn folders(&self, folder: Node, path: &Path, found: &mut Findings) -> io::Result<Vec<Entry>> {
+    pub(super) fn folders(&self, folder: Node, path: &Path, found: &mut Findings) -> io::Result<Vec<Entry>> {
         let listing = self.lower.list_all(folder)?;
         for name in listing.left_out {
             found.add(&path.join(&name.name), format!("It cannot be read: {}.", name.why.kind));
@@ -113,7 +129,12 @@ impl VaultTree {
         }
         for entry in self.lower.list(place)? {
             // A listing names the others.
-            if entry.kind == NodeKind::Folder && (ends(&entry.name, WHOLE) || ends(&entry.name, SHORTENED)) {
+            if self.is_needless(place, &entry)? {
+                found.add_left_over(&path.join(&entry.name), sentence(why_foreign(&entry.name)));
+            } else if entry.kind == NodeKind::Folder && is_unfinished(&entry.name) {
+                let what = "An interrupted change left it, and it holds files that are not shown.";
+                found.add_lost(&path.join(&entry.name), what);
+            } else if entry.kind == NodeKind::Folder && (ends(&entry.name, WHOLE) || ends(&entry.name, SHORTENED)) {
                 self.check_bundle(place, &entry, &path.join(&entry.name), found)?;
             }
         }
@@ -126,7 +147,7 @@ impl VaultTree {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Backup::Missing),
             stored => stored?,
         };
-        Ok(match stored.and_then(|stored| self.vault().open_small(&stored)) {
+        Ok(match stored.map_or(Ok(None), |stored| self.vault().open_small(&stored))? {
             Some(plain) if plain == **id => Backup::Right,
             Some(_) => Backup::Wrong("It belongs to another folder."),
             None => Backup::Wrong("It fails verification: it was changed, or its transfer was interrupted."),
@@ -157,16 +178,20 @@ impl VaultTree {
 
     /// Adds a folder that nothing leads to. `here` is its place.
     fn add_lost_folder(&self, place: Node, here: &[String; 2], path: &Path, found: &mut Findings) -> io::Result<()> {
-        let of = StoredFolder { tree: &*self.lower, folder: place };
-        let backup = of.read(DIR_ID.as_ref(), self.vault().most_small()).ok().flatten();
-        let id = backup.and_then(|stored| self.vault().open_small(&stored)).and_then(|id| NameIv::new(&id));
-        let entries: Vec<_> = self.lower.list(place)?.into_iter().filter(|entry| entry.name != DIR_ID).collect();
+        let id = self.backed_up_id(place);
+        let entries = match self.lower.list(place) {
+            Ok(entries) => entries,
+            Err(e) => {
+                found.add_lost(path, format!("Nothing leads to this folder, and it cannot be read: {e}."));
+                return Ok(());
+            }
+        };
+        let entries: Vec<_> = entries.into_iter().filter(|entry| entry.name != DIR_ID).collect();
         let count = match entries.len() {
             0 => {
-                found.add(
-                    path,
-                    "Nothing leads to this folder, and it is empty. Once everything is in sync, it can be removed.",
-                );
+                let what =
+                    "Nothing leads to this folder, and it is empty. Once everything is in sync, it can be removed.";
+                found.add(path, what);
                 return Ok(());
             }
             1 => "1 entry".to_owned(),
@@ -178,9 +203,9 @@ impl VaultTree {
             found.add_lost(path, what);
             return Ok(());
         };
-        let right = self.vault().place(&id);
+        let right = self.vault().place(&id)?;
         let moved = if right == *here { String::new() } else { format!(" It belongs at {DATA}/{}.", right.join("/")) };
-        let plain = |entry: &Entry| Some(self.vault().plain_name(&entry.name, &id)?.display().to_string());
+        let plain = |entry: &Entry| Some(self.vault().plain_name(&entry.name, &id).ok()??.display().to_string());
         let names: Vec<_> = entries.iter().filter_map(plain).take(REPORTED_NAMES).collect();
         let id = String::from_utf8_lossy(&id).into_owned();
         let names = names.join(", ");

@@ -32,9 +32,12 @@ pub(super) const KEY: usize = 32;
 /// The `kid` of a vault that a passphrase opens. Nobody chooses another file.
 const KID: &str = "masterkeyfile:masterkey.cryptomator";
 
-/// The version of a new vault, and the older one that is supported.
+/// The version of a new vault, and the older one that is written, too.
 const VERSION: u64 = 8;
 const VERSION_7: u64 = 7;
+
+/// The oldest supported version, which is only read. Before, the passphrase was not normalised (cryptofs, Version6Migrator.java).
+const VERSION_6: u64 = 6;
 
 /// The version in key files since format 8, where it no longer means anything (`DEFAULT_MASTERKEY_FILE_VERSION`).
 const NO_VERSION: u32 = 999;
@@ -58,7 +61,7 @@ const TOKEN: GeneralPurpose = GeneralPurpose::new(
 );
 
 /// How names and contents are encrypted (cryptolib, CryptorProvider.java).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CipherCombo {
     /// Names in AES-SIV, contents in AES-GCM.
     #[default]
@@ -89,7 +92,7 @@ impl CipherCombo {
 }
 
 /// A vault's properties.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Config {
     pub version: u64,
     pub combo: CipherCombo,
@@ -102,6 +105,9 @@ impl Config {
     pub const VERSION_7: Self =
         Self { version: VERSION_7, combo: CipherCombo::SivCtrMac, threshold: THRESHOLD as usize };
 
+    /// Those of a vault of format 6. [`super::old`] says when it shortens names.
+    pub const VERSION_6: Self = Self { version: VERSION_6, ..Self::VERSION_7 };
+
     /// Those of a new vault.
     pub fn new(combo: CipherCombo) -> Self {
         Self { version: VERSION, combo, threshold: THRESHOLD as usize }
@@ -110,6 +116,16 @@ impl Config {
     /// Whether each folder holds its own ID, encrypted.
     pub fn has_ids(&self) -> bool {
         self.version >= VERSION
+    }
+
+    /// Whether entries are files alone, and their names say what they are: see [`super::old`].
+    pub fn is_old(&self) -> bool {
+        self.version <= VERSION_6
+    }
+
+    /// The file of an entry that leads to a folder, for messages.
+    pub fn leading_file(&self) -> &'static str {
+        if self.is_old() { "ID of the folder" } else { "dir.c9r" }
     }
 
     /// The configuration, signed.
@@ -184,7 +200,9 @@ impl Token {
             other => return Err(Error::unsupported(format!("a configuration signed with {other:?}"))),
         };
         let Claims { format, cipher_combo, shortening_threshold } = part(claims, "claims")?;
-        check_version(format, VERSION)?;
+        if format != VERSION {
+            return Err(unsupported_version(format));
+        }
         let combo = CipherCombo::ALL.into_iter().find(|combo| combo.name() == cipher_combo);
         let combo = combo.ok_or_else(|| Error::unsupported(format!("the cipher {cipher_combo:?} of Cryptomator")))?;
         let threshold = usize::try_from(shortening_threshold).unwrap_or(usize::MAX);
@@ -228,14 +246,9 @@ fn check_kid(kid: &str) -> Result<()> {
     }
 }
 
-fn check_version(version: u64, supported: u64) -> Result<()> {
-    match version {
-        version if version == supported => Ok(()),
-        version => {
-            let error = Error::unsupported(format!("format {version} of Cryptomator"));
-            Err(if version < VERSION_7 { error.hint("Cryptomator 1.5 and later upgrade it.") } else { error })
-        }
-    }
+fn unsupported_version(version: u64) -> Error {
+    let error = Error::unsupported(format!("format {version} of Cryptomator"));
+    if version < VERSION_6 { error.hint("Cryptomator 1.5 and later upgrade it.") } else { error }
 }
 
 fn signature(hash: &Hash, master: &Secret, signed: &str) -> Secret {
@@ -316,7 +329,22 @@ impl KeyFile {
             let what = format!("{CONFIG} is missing, and {MASTERKEY} does not say how the vault is encrypted");
             return Err(malformed(MASTERKEY, what));
         }
-        check_version(self.version.into(), VERSION_7).map(|()| Config::VERSION_7)
+        match u64::from(self.version) {
+            VERSION_7 => Ok(Config::VERSION_7),
+            VERSION_6 => Ok(Config::VERSION_6),
+            version => Err(unsupported_version(version)),
+        }
+    }
+
+    /// What is said about a vault of an old format.
+    pub fn about_version(&self) -> Option<String> {
+        match u64::from(self.version) {
+            VERSION_6 => Some("format 6, which is only read".into()),
+            version if version < VERSION_6 => {
+                Some(format!("format {version}, which is unsupported: Cryptomator 1.5 and later upgrade it"))
+            }
+            _ => None,
+        }
     }
 
     /// The two keys, the one for contents first.

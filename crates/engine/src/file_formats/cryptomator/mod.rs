@@ -1,5 +1,5 @@
-//! Cryptomator vaults of the formats 7 and 8: each file is sealed in blocks, names are encrypted with the ID of their folder, and the
-//! tree of folders is stored flat.
+//! Cryptomator vaults of the formats 7 and 8, and 6 for reading: each file is sealed in blocks, names are encrypted with the ID of their
+//! folder, and the tree of folders is stored flat.
 //!
 //! Facts are from docs.cryptomator.org ("Vault Cryptography") and from Cryptomator's libraries cryptolib 2.2 and cryptofs 2.9
 //! (github.com/cryptomator); the modules name the files. Vaults of Cryptomator Hub and older formats are not supported.
@@ -11,6 +11,8 @@ mod changes;
 mod check;
 mod config;
 mod keys;
+mod lost;
+mod old;
 mod stored;
 mod tree;
 mod vault;
@@ -29,12 +31,14 @@ use self::config::{COST, Config, KEY, KeyFile, MOST, Token, malformed};
 use self::keys::Keys;
 use self::tree::{DATA, DIR_ID, NAME, Part, VaultTree};
 use self::vault::Vault;
+use super::new_files::{is_numbered, write, write_key_file};
 use super::{FileFacts, FileFormat, FileKeys, NameIv, StoredFile, StoredFolder};
 use crate::credential::{Credential, FolderOptions, Unlock};
 use crate::error::{Error, ErrorKind, Result};
+use crate::key_process::folder::{FolderKeyProcess, KeylessFolder};
 use crate::parameters::{Parameter, Takes};
 use crate::password_strength::GuessWork;
-use crate::trees::{HeldNode, NewNode, Node, NodeKind, Renaming, Tree, Use};
+use crate::trees::{HeldNode, NewNode, Node, NodeKind, Renaming, Tree};
 use crate::verdict::Verdict;
 use crate::{hex, random};
 
@@ -51,6 +55,10 @@ impl FileFormat for Cryptomator {
 
     fn key_file(&self) -> Option<&'static str> {
         Some(MASTERKEY)
+    }
+
+    fn key_file_copies(&self, lower: &(dyn Tree + 'static)) -> Result<Vec<OsString>> {
+        key_file_copies(lower)
     }
 
     fn ciphers(&self) -> Vec<&'static str> {
@@ -87,7 +95,9 @@ impl FileFormat for Cryptomator {
         Ok(match (read(CONFIG)?, read(MASTERKEY)?) {
             (Some(Some(bytes)), _) if config::is_token(&bytes) => Verdict::Yes(vec![format!("it has a {CONFIG}")]),
             (_, Some(Some(bytes))) if config::is_key_file(&bytes) => {
-                Verdict::Yes(vec![format!("it has a {MASTERKEY}")])
+                let old = KeyFile::parse(&bytes).ok().and_then(|file| file.about_version());
+                let old = old.map_or(String::new(), |about| format!(" of {about}"));
+                Verdict::Yes(vec![format!("it has a {MASTERKEY}{old}")])
             }
             (None, None) => Verdict::No(vec![format!("neither {CONFIG} nor {MASTERKEY} in it")]),
             _ => Verdict::Possible(vec![format!("its {CONFIG} or {MASTERKEY} cannot be read")]),
@@ -99,6 +109,20 @@ impl FileFormat for Cryptomator {
         let vault = Vault::new(config, &master, with.acceleration);
         let tree = VaultTree::new(lower.clone(), vault)?;
         with.has_opened();
+        Ok(Box::new(Keys { tree: Arc::new(tree) }))
+    }
+
+    fn check_key_process(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn with_key_process(
+        &self,
+        lower: &Arc<dyn Tree>,
+        outline: KeylessFolder,
+        key_process: Arc<dyn FolderKeyProcess>,
+    ) -> Result<Box<dyn FileKeys>> {
+        let tree = VaultTree::new(lower.clone(), Vault::with_key_process(outline, key_process)?)?;
         Ok(Box::new(Keys { tree: Arc::new(tree) }))
     }
 
@@ -145,8 +169,25 @@ const NEW_MASTERKEY: &str = "masterkey.cryptomator.new.";
 
 /// Whether an interrupted [`create`] or [`change_passphrase`] leaves a file of this name in the root.
 fn left_over(name: &OsStr) -> bool {
-    let digits = name.as_bytes().strip_prefix(NEW_MASTERKEY.as_bytes());
-    digits.is_some_and(|digits| digits.len() == 16 && digits.iter().all(u8::is_ascii_hexdigit))
+    is_numbered(name, NEW_MASTERKEY)
+}
+
+/// Files in the root that hold the keys, too: Cryptomator's copies, and those of sync programs.
+fn key_file_copies(lower: &(dyn Tree + 'static)) -> Result<Vec<OsString>> {
+    let root = StoredFolder { tree: lower, folder: lower.root() };
+    let mut copies = Vec::new();
+    for entry in lower.list(root.folder)? {
+        let may_be = entry.kind == NodeKind::File && entry.name != MASTERKEY;
+        let named_so = entry.name.as_bytes().starts_with(b"masterkey");
+        if may_be
+            && named_so
+            && root.read(&entry.name, MOST).is_ok_and(|read| read.is_some_and(|bytes| config::is_key_file(&bytes)))
+        {
+            copies.push(entry.name);
+        }
+    }
+    copies.sort();
+    Ok(copies)
 }
 
 /// Whether an interrupted [`create`] leaves a node of this name in the root.
@@ -306,12 +347,12 @@ pub fn create(
     make_root(folder, &vault)?;
     // A vault without its key file is unfinished: that is the last one.
     write(folder, folder.root(), CONFIG.as_ref(), &config.signed(&master)?, &NewNode::default())?;
-    replace_key_file(folder, &key_file, NewNode { mode: Some(0o600), owner: None })
+    write_key_file(folder, MASTERKEY, &key_file, &NewNode { mode: Some(0o600), owner: None }, Renaming::Replace)
 }
 
 /// Makes the vault's root folder.
 fn make_root(lower: &(dyn Tree + 'static), vault: &Vault) -> Result<()> {
-    let [first, second] = vault.place(&NameIv::default());
+    let [first, second] = vault.place(&NameIv::default())?;
     let mut at = lower.root();
     let mut held = Vec::new();
     for name in [DATA, &first, &second] {
@@ -389,30 +430,5 @@ pub fn change_passphrase(folder: &(dyn Tree + 'static), passphrase: &Secret, wit
     }
     let held = HeldNode::lookup(folder, folder.root(), MASTERKEY.as_ref())?;
     let of = folder.attributes(held.node())?;
-    replace_key_file(folder, &new, NewNode { mode: of.mode, owner: of.owner })
-}
-
-/// Replaces the key file, with one that is complete under another name first.
-fn replace_key_file(folder: &(dyn Tree + 'static), contents: &[u8], of: NewNode) -> Result<()> {
-    let mut number = [0; 8];
-    random::fill(&mut number)?;
-    let temporary = OsString::from(format!("{NEW_MASTERKEY}{}", hex::digits(&number)));
-    let root = StoredFolder { tree: folder, folder: folder.root() };
-    let replaced = write(folder, root.folder, &temporary, contents, &of).and_then(|()| {
-        let there = root.read(&temporary, MOST)?;
-        if there.as_deref() != Some(contents) {
-            return Err(io::Error::other("the new key file could not be read back: the old one stays").into());
-        }
-        Ok(folder.rename(root.folder, &temporary, root.folder, MASTERKEY.as_ref(), Renaming::Replace)?)
-    });
-    replaced.inspect_err(|_| drop(folder.remove(root.folder, &temporary)))?;
-    Ok(folder.sync(root.folder, false)?)
-}
-
-/// Writes a new file, durably.
-fn write(lower: &(dyn Tree + 'static), folder: Node, name: &OsStr, contents: &[u8], new: &NewNode) -> Result<()> {
-    let usage = Use { read: true, write: true };
-    let file = HeldNode::new(lower, lower.create_open(folder, name, new, usage)?);
-    let written = lower.write_at(file.node(), 0, contents).and_then(|()| lower.sync(file.node(), false));
-    Ok(written.and(lower.release(file.node()))?)
+    write_key_file(folder, MASTERKEY, &new, &NewNode { mode: of.mode, owner: of.owner }, Renaming::Replace)
 }

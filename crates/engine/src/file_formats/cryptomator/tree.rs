@@ -15,12 +15,14 @@ use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::SystemTime;
 
+use super::lost::{LostFolder, lost_iv};
 use super::vault::{SHORTENED, Vault, WHOLE, ends};
 use super::{is_of_root, left_over};
 use crate::error::{Error, ErrorKind};
+use crate::file_formats::new_files::is_numbered;
 use crate::file_formats::{NameIv, StoredFolder, no_name};
 use crate::trees::{
     Attributes, Entry, HeldNode, LeftOut, Listing, NewNode, Node, NodeKind, Renaming, Space, Special, Tree, Unsynced,
@@ -36,15 +38,19 @@ pub(super) const DIR_ID: &str = "dirid.c9r";
 /// The file in a shortened entry that holds its whole name.
 pub(super) const NAME: &str = "name.c9s";
 
-/// How the names of unfinished entries begin, and of those that are being removed. No name of the format begins this way.
+/// How the names of unfinished entries begin, and of those that are being removed: nobody misses what they hold. No name of the format
+/// begins this way.
 pub(super) const UNFINISHED: &str = "claviger.unfinished.";
+
+/// How the names of entries begin that a file or link of another form is about to replace.
+pub(super) const REPLACED: &str = "claviger.replaced.";
 
 /// How marks of files that are in use end (cryptofs 2.10, Constants.java, `INUSE_FILE_SUFFIX`).
 const IN_USE: &str = ".c9u";
 
 /// The longest whole name (cryptofs, LongFileNameProvider.java, `MAX_FILENAME_BUFFER_SIZE`), and the longest ID, in bytes.
-const LONGEST_WHOLE: usize = 10 << 10;
-const LONGEST_ID: usize = 36;
+pub(super) const LONGEST_WHOLE: usize = 10 << 10;
+pub(super) const LONGEST_ID: usize = 36;
 
 pub(super) type Held<'a> = HeldNode<&'a (dyn Tree + 'static)>;
 
@@ -61,6 +67,8 @@ pub(super) struct VaultTree {
     changing: Mutex<()>,
     /// Whether files were written beside contents and not synced yet.
     pub(super) unsynced: Unsynced,
+    /// Folders that nothing leads to, once they are shown.
+    pub(super) lost: OnceLock<Vec<LostFolder>>,
 }
 
 /// A node that was returned, and how often.
@@ -70,9 +78,11 @@ struct Known {
 }
 
 #[derive(Clone, Copy)]
-enum What {
+pub(super) enum What {
     Folder(NameIv),
     Link,
+    /// The folder that shows lost folders.
+    Lost,
 }
 
 /// An entry: the ID of its folder and its whole stored name.
@@ -129,6 +139,7 @@ impl VaultTree {
             ways: Mutex::default(),
             changing: Mutex::default(),
             unsynced: Unsynced::default(),
+            lost: OnceLock::new(),
         })
     }
 
@@ -141,6 +152,7 @@ impl VaultTree {
         match self.nodes().get(&folder).map(|known| known.what) {
             _ if folder == self.root.node() => Ok(NameIv::default()),
             Some(What::Folder(id)) => Ok(id),
+            Some(What::Lost) => Ok(lost_iv()),
             Some(What::Link) | None => Err(io::ErrorKind::NotADirectory.into()),
         }
     }
@@ -162,7 +174,7 @@ impl VaultTree {
         self.give(node, What::Folder(id))
     }
 
-    fn give(&self, node: Node, what: What) -> Node {
+    pub(super) fn give(&self, node: Node, what: What) -> Node {
         self.nodes().entry(node).or_insert(Known { what, times: 0 }).times += 1;
         node
     }
@@ -171,6 +183,9 @@ impl VaultTree {
 
     /// The entry that has this whole stored name in a folder.
     pub(super) fn stored(&self, folder: Node, name: &OsStr) -> io::Result<Stored<'_>> {
+        if self.vault.config.is_old() {
+            return self.stored_old(folder, name);
+        }
         let name = self.vault.entry_name(name);
         let node = Held::lookup(&*self.lower, folder, &name)?;
         match self.lower.attributes(node.node())?.kind {
@@ -201,11 +216,16 @@ impl VaultTree {
 
     /// The ID in an entry that leads to a folder.
     pub(super) fn leads_to(&self, entry: &Stored<'_>) -> io::Result<NameIv> {
-        let wrong = |what: &str| damaged("dir.c9r", 0, what);
-        let Some(bundle) = &entry.bundle else { return Err(io::ErrorKind::NotADirectory.into()) };
-        let of = StoredFolder { tree: &*self.lower, folder: bundle.node() };
-        let id =
-            of.read(Part::Folder.file(), LONGEST_ID)?.ok_or_else(|| wrong("it is too long for the ID of a folder"))?;
+        let wrong = |what: &str| damaged(self.vault.config.leading_file(), 0, what);
+        if entry.part != Part::Folder {
+            return Err(io::ErrorKind::NotADirectory.into());
+        }
+        let mut id = vec![0; LONGEST_ID + 1];
+        let len = self.lower.read_at(entry.file.node(), 0, &mut id)?;
+        id.truncate(len);
+        if len > LONGEST_ID {
+            return Err(wrong("it is too long for the ID of a folder"));
+        }
         match NameIv::new(&id) {
             _ if id.is_empty() => {
                 Err(wrong("it is empty: its transfer was interrupted, or it would lead to the root folder"))
@@ -218,9 +238,9 @@ impl VaultTree {
     /// The folder with this ID, if the entry `way` is the only one that leads to it.
     pub(super) fn folder(&self, id: NameIv, way: Way) -> io::Result<Held<'_>> {
         if let Some(other) = self.other_way(id, way)? {
-            let name = self.vault.plain_name(&other.name, &other.parent).unwrap_or(other.name);
+            let name = self.vault.plain_name(&other.name, &other.parent)?.unwrap_or(other.name);
             let what = format!("it is a copy: {} leads to the same folder, and is shown", name.display());
-            return Err(damaged("dir.c9r", 0, what));
+            return Err(damaged(self.vault.config.leading_file(), 0, what));
         }
         place(&*self.lower, &self.vault, &id)
     }
@@ -239,8 +259,11 @@ impl VaultTree {
     }
 
     fn still_leads(&self, way: &Way, id: &NameIv) -> io::Result<bool> {
+        if way.parent == lost_iv() {
+            return Ok(true);
+        }
         let leads = || {
-            let parent = place(&*self.lower, &self.vault, &way.parent)?;
+            let parent = self.place_or_lost(&way.parent)?;
             self.leads_to(&self.stored(parent.node(), &way.name)?)
         };
         match leads() {
@@ -281,6 +304,8 @@ impl VaultTree {
         let listed = match entry.kind {
             // Nothing to show: a mark of Cryptomator for a file that somebody has open.
             NodeKind::File if ends(&entry.name, IN_USE) => return Ok(()),
+            // A check names it.
+            NodeKind::Folder if is_unfinished(&entry.name) => return Ok(()),
             _ if !ends(&entry.name, WHOLE) && !ends(&entry.name, SHORTENED) => {
                 Err(damaged("entry", 0, why_foreign(&entry.name)))
             }
@@ -293,7 +318,7 @@ impl VaultTree {
         };
         match listed {
             Ok(entry) => to.entries.push(entry),
-            Err(e) if is_missing(&e) => to.left_out.push(left_out(&entry, self.why(&entry.name, &id, e))),
+            Err(e) if is_missing(&e) => to.left_out.push(left_out(&entry, self.why(&entry.name, &id, e), false)),
             Err(e) => return Err(e),
         }
         Ok(())
@@ -332,26 +357,32 @@ impl VaultTree {
     }
 
     /// Why an entry is not shown, with its name if that decrypts.
-    fn why(&self, stored: &OsStr, folder: &NameIv, error: io::Error) -> Error {
+    pub(super) fn why(&self, stored: &OsStr, folder: &NameIv, error: io::Error) -> Error {
         let what = match Error::from(error).kind {
             ErrorKind::Malformed { field: "entry", what, .. } => what,
             ErrorKind::Malformed { field, what, .. } => format!("{field}: {what}"),
             other => other.to_string(),
         };
-        match self.vault.plain_name(stored, folder) {
+        match self.vault.plain_name(stored, folder).ok().flatten() {
             Some(name) => no_name(&format!("{what}. Its name is {}", name.display())),
             None => no_name(&what),
         }
     }
 }
 
-const NO_ENTRY: &str = "it is neither a file nor a folder, and Cryptomator stores nothing else";
+pub(super) const NO_ENTRY: &str = "it is neither a file nor a folder, and Cryptomator stores nothing else";
+
+/// Whether an interrupted change leaves an entry of this name.
+pub(super) fn is_unfinished(name: &OsStr) -> bool {
+    is_numbered(name, UNFINISHED)
+}
 
 /// Why something is not shown that no name of the format has.
 pub(super) fn why_foreign(name: &OsStr) -> &'static str {
     let begins = |start: &str| name.as_bytes().starts_with(start.as_bytes());
     match () {
         () if begins(UNFINISHED) => "it is left over from making, moving or removing something, and can be removed",
+        () if begins(REPLACED) => "an interrupted rename left it: it holds what the rename was about to replace",
         () if left_over(name) => "it is left over from a change of the password, and can be removed",
         () if (begins("vault") || begins("masterkey")) && name.to_string_lossy().contains(".cryptomator") => {
             "a sync program kept this copy of another version of a file of the vault"
@@ -362,13 +393,14 @@ pub(super) fn why_foreign(name: &OsStr) -> &'static str {
 
 /// The folder with the entries of the one with this ID.
 pub(super) fn place<'a>(lower: &'a (dyn Tree + 'static), vault: &Vault, id: &NameIv) -> io::Result<Held<'a>> {
-    let [first, second] = vault.place(id);
+    let [first, second] = vault.place(id)?;
     let missing = |e: io::Error| match e.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::NotADirectory if id.is_empty() => {
             damaged("d", 0, format!("the root folder is missing: {DATA}/{first}/{second}"))
         }
         io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
-            damaged("dir.c9r", 0, format!("the folder that it leads to is missing: {DATA}/{first}/{second}"))
+            let what = format!("the folder that it leads to is missing: {DATA}/{first}/{second}");
+            damaged(vault.config.leading_file(), 0, what)
         }
         _ => e,
     };
@@ -394,12 +426,12 @@ pub(super) fn keep(held: Held<'_>) -> Node {
 }
 
 /// Whether the error says that something is missing or damaged. Others say nothing about the vault.
-fn is_missing(error: &io::Error) -> bool {
+pub(super) fn is_missing(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
-fn left_out(entry: &Entry, why: Error) -> LeftOut {
-    LeftOut { name: entry.name.clone(), kind: entry.kind, why, listed: false }
+pub(super) fn left_out(entry: &Entry, why: Error, listed: bool) -> LeftOut {
+    LeftOut { name: entry.name.clone(), kind: entry.kind, why, listed }
 }
 
 impl Tree for VaultTree {
@@ -425,9 +457,15 @@ impl Tree for VaultTree {
 
     fn lookup(&self, folder: Node, name: &OsStr) -> io::Result<Node> {
         let parent = self.id(folder)?;
+        if parent == lost_iv() {
+            return self.lookup_lost(folder, name);
+        }
         match self.stored(folder, name) {
             Ok(entry) => self.open(parent, name, entry),
-            Err(e) if e.kind() == io::ErrorKind::NotFound && folder == self.root.node() => self.own_file(name),
+            Err(e) if e.kind() == io::ErrorKind::NotFound && folder == self.root.node() => match self.own_file(name) {
+                Err(e) if e.kind() == io::ErrorKind::NotFound => self.lookup_lost(folder, name),
+                own => own,
+            },
             Err(e) => Err(e),
         }
     }
@@ -466,10 +504,19 @@ impl Tree for VaultTree {
 
     fn list_all(&self, folder: Node) -> io::Result<Listing> {
         let id = self.id(folder)?;
+        if id == lost_iv() {
+            return self.list_lost();
+        }
         let below = self.lower.list_all(folder)?;
         let mut listing = Listing { entries: Vec::with_capacity(below.entries.len()), left_out: below.left_out };
-        for entry in below.entries {
-            self.list_entry(folder, id, entry, &mut listing)?;
+        match self.vault.config.is_old() {
+            true => self.list_old(id, below.entries, &mut listing)?,
+            false => {
+                below.entries.into_iter().try_for_each(|entry| self.list_entry(folder, id, entry, &mut listing))?
+            }
+        }
+        if folder == self.root() {
+            listing.entries.extend(self.lost_entry()?);
         }
         Ok(listing)
     }

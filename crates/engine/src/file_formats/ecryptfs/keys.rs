@@ -18,7 +18,9 @@ use super::suite::Suite;
 use super::token::{self, Signature, Token};
 use crate::error::{Error, ErrorKind, Result};
 use crate::file_formats::{FileKeys, FileKind, FileLayout, NameIv, StoredFile, no_name};
-use crate::key_process::folder::{FolderKeyHandle, FolderKeyProcess, FolderKeys, KeylessFolder};
+use crate::key_process::folder::{
+    ContentKey, FolderKeyHandle, FolderKeyProcess, FolderKeys, KeylessContents, KeylessFolder,
+};
 use crate::trees::{Setting, damaged};
 use crate::volume::{Layout, Payload, Segment};
 use crate::{hex, random};
@@ -130,17 +132,17 @@ impl Secrets {
 }
 
 impl FolderKeys for Secrets {
-    fn open(&self, sealed: &[u8]) -> io::Result<Payload> {
+    fn open(&self, sealed: &[u8]) -> io::Result<Option<ContentKey>> {
         let none = || io::Error::from(io::ErrorKind::InvalidInput);
         let ([signature @ .., code], sealed) = sealed.split_first_chunk::<9>().ok_or_else(none)?;
         let suite = Suite::of_file(*code, sealed.len()).map_err(|_| none())?;
         let at = self.tokens.iter().position(|token| token.signature == *signature).ok_or_else(none)?;
         let mut opened = Secret::copy_from(sealed);
         self.sealer(at, suite).decrypt_blocks(&mut opened);
-        Ok(self.payload(&opened[..suite.key_bytes], suite))
+        Ok(Some(ContentKey::Sectors(self.payload(&opened[..suite.key_bytes], suite))))
     }
 
-    fn create(&self) -> io::Result<(Vec<u8>, Payload)> {
+    fn create(&self) -> io::Result<(Vec<u8>, ContentKey)> {
         let NewFiles { suite, place, tokens } = self.new_files;
         // An AES-192 key is stored with zeros after its own bytes.
         let mut key = Secret::zeroed(suite.sealed_bytes());
@@ -155,14 +157,14 @@ impl FolderKeys for Secrets {
         let mut marker = [0; 4];
         random::fill(&mut marker)?;
         let header = New { place, encrypted_names: self.names.is_some(), marker, suite, keys: &keys }.bytes();
-        Ok((header, self.payload(&key[..suite.key_bytes], suite)))
+        Ok((header, ContentKey::Sectors(self.payload(&key[..suite.key_bytes], suite))))
     }
 
-    fn plain_name(&self, stored: &OsStr) -> io::Result<Option<OsString>> {
+    fn plain_name(&self, _iv: &[u8], stored: &OsStr) -> io::Result<Option<OsString>> {
         self.names().map(|names| names.plain(stored))
     }
 
-    fn stored_name(&self, plain: &OsStr) -> io::Result<OsString> {
+    fn stored_name(&self, _iv: &[u8], plain: &OsStr) -> io::Result<OsString> {
         self.names().map(|names| names.stored(plain))
     }
 }
@@ -179,7 +181,7 @@ impl Keys {
 
     /// Keys held in the key process.
     pub fn with_key_process(outline: KeylessFolder, key_process: Arc<dyn FolderKeyProcess>) -> Result<Self> {
-        let keys = Arc::new(FolderKeyHandle::new(key_process, &outline));
+        let keys = Arc::new(FolderKeyHandle::new(key_process, &outline)?);
         let public = Public::deserialize(outline.of_format).map_err(io::Error::from)?;
         Ok(Self { keys, public })
     }
@@ -196,7 +198,8 @@ impl Keys {
     fn open(&self, header: &Header<'_>) -> Result<FileLayout> {
         let key = header.keys.iter().find(|key| self.public.signatures.contains(&key.signature));
         let key = key.ok_or_else(|| not_for_us(header))?;
-        layout_of(self.keys.open(&key.sealed())?, header.data_at, header.size)
+        let opened = self.keys.open(&key.sealed())?.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
+        layout_of(opened.sectors()?, header.data_at, header.size)
     }
 
     /// Shows a file whose header is in an attribute as stored, with the header in front.
@@ -218,7 +221,7 @@ impl Keys {
         if self.public.names.is_none() {
             return Ok(plain.to_owned());
         }
-        let stored = self.keys.stored_name(plain)?;
+        let stored = self.keys.stored_name(&[], plain)?;
         if stored.len() > most { Err(Errno::NAMETOOLONG.into()) } else { Ok(stored) }
     }
 
@@ -244,6 +247,7 @@ fn layout_of(payload: Payload, stored_at: u64, size: u64) -> Result<FileLayout> 
 /// The error for a file or folder encrypted for public keys.
 pub(super) fn public_keys(what: &str, signatures: &str) -> Error {
     Error::unsupported(format!("public keys (eCryptfs's openssl module): {what} encrypted for {signatures}"))
+        .hint("ecryptfs-utils open it: `mount -t ecryptfs -o key=openssl FOLDER MOUNTPOINT`, with the key.")
 }
 
 fn not_for_us(header: &Header<'_>) -> Error {
@@ -284,7 +288,7 @@ impl FileKeys for Keys {
     }
 
     fn begin(&self, of: StoredFile<'_>) -> io::Result<FileKind> {
-        let (bytes, payload) = self.keys.create()?;
+        let (bytes, key) = self.keys.create()?;
         let data_at = match self.public.place {
             HeaderLocation::File => {
                 of.tree.write_at(of.contents, 0, &bytes)?;
@@ -295,7 +299,7 @@ impl FileKeys for Keys {
                 0
             }
         };
-        Ok(FileKind::Encrypted(layout_of(payload, data_at, 0)?))
+        Ok(FileKind::Encrypted(layout_of(key.sectors()?, data_at, 0)?))
     }
 
     fn set_size(&self, of: StoredFile<'_>, size: u64) -> io::Result<()> {
@@ -315,7 +319,7 @@ impl FileKeys for Keys {
     }
 
     fn plain_name(&self, stored: &OsStr, _iv: &NameIv) -> io::Result<Option<OsString>> {
-        if self.public.names.is_none() { Ok(Some(stored.to_owned())) } else { self.keys.plain_name(stored) }
+        if self.public.names.is_none() { Ok(Some(stored.to_owned())) } else { self.keys.plain_name(&[], stored) }
     }
 
     fn why_no_name(&self, stored: &OsStr) -> Error {
@@ -352,7 +356,7 @@ impl FileKeys for Keys {
         if self.public.names.is_none() {
             return Ok(stored);
         }
-        let plain = self.keys.plain_name(&stored)?;
+        let plain = self.keys.plain_name(&[], &stored)?;
         plain.ok_or_else(|| damaged("target", 0, "it does not decrypt with the name key"))
     }
 
@@ -384,6 +388,9 @@ impl FileKeys for Keys {
 
     fn split_keys(&self) -> Result<(KeylessFolder, Arc<dyn FolderKeys>)> {
         let of_format = serde_json::to_value(&self.public).map_err(io::Error::from)?;
-        Ok((KeylessFolder { of_format, sector: header::EXTENT as usize }, Arc::clone(&self.keys)))
+        Ok((
+            KeylessFolder { of_format, contents: KeylessContents::Sectors(header::EXTENT as usize) },
+            Arc::clone(&self.keys),
+        ))
     }
 }

@@ -169,6 +169,7 @@ impl FileFormat for Ecryptfs {
 
     fn with_key_process(
         &self,
+        _lower: &Arc<dyn Tree>,
         outline: KeylessFolder,
         key_process: Arc<dyn FolderKeyProcess>,
     ) -> Result<Box<dyn FileKeys>> {

@@ -15,6 +15,7 @@ use claviger_crypto::secret::wipe_after_sectors;
 use quick_xml::Reader;
 use quick_xml::events::{BytesStart, Event};
 
+use super::binary;
 use super::coder::{Coder, NoSuite, Suite};
 use super::names::{NameCoder, Naming};
 use crate::credential::Unlock;
@@ -23,9 +24,13 @@ use crate::error::{Error, ErrorKind, Result};
 /// The file in the root folder.
 pub const CONFIG: &str = ".encfs6.xml";
 
-/// The names that versions before 2008 gave it, and what is in theirs.
-pub(super) const OLDER: [&str; 2] = [".encfs5", ".encfs4"];
+/// The names that versions before 2008 gave it, the newer first, and what is in theirs.
+const CONFIG_5: &str = ".encfs5";
+const CONFIG_4: &str = ".encfs4";
 const OF_OLDER: &str = "keyData";
+
+/// All its names, the newest first: EncFS takes the first that is there.
+pub(super) const CONFIGS: [&str; 3] = [CONFIG, CONFIG_5, CONFIG_4];
 
 /// The most bytes that are read of it.
 pub(super) const MOST: usize = 64 << 10;
@@ -69,6 +74,8 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
 
 /// A valid configuration.
 pub(super) struct Config {
+    /// The file's name.
+    file: &'static str,
     pub suite: Suite,
     naming: Naming,
     chained_names: bool,
@@ -88,14 +95,9 @@ pub(super) struct Config {
     iterations: u32,
 }
 
-/// Whether this looks like the file, valid or not.
-pub(super) fn is_config(bytes: &[u8]) -> bool {
-    has(bytes, ARCHIVE) && has(bytes, "encodedKeyData")
-}
-
-/// Whether this looks like the file of an older version.
-pub(super) fn is_older(bytes: &[u8]) -> bool {
-    has(bytes, OF_OLDER)
+/// Whether this looks like the file of that name, valid or not.
+pub(super) fn is_config(file: &str, bytes: &[u8]) -> bool {
+    if file == CONFIG { has(bytes, ARCHIVE) && has(bytes, "encodedKeyData") } else { has(bytes, OF_OLDER) }
 }
 
 fn has(bytes: &[u8], word: &str) -> bool {
@@ -164,7 +166,9 @@ impl Fields {
     }
 
     fn version(&self) -> Result<u64> {
-        let name = if self.text("version").is_some() { "version" } else { "@version" };
+        let names = ["version", "@version"];
+        let name =
+            names.into_iter().find(|name| self.text(name).is_some()).ok_or_else(|| malformed("no version in it"))?;
         let version = self.number(name)?;
         Ok(OF_BOOST.iter().find(|(number, _)| *number == version).map_or(version, |(_, version)| *version))
     }
@@ -186,32 +190,45 @@ fn version(element: &BytesStart<'_>) -> Option<String> {
 }
 
 impl Config {
-    /// Reads the file.
+    /// Reads the file of that name.
     ///
     /// # Errors
     /// `Malformed`; `Unsupported` with the name of a feature.
-    pub fn parse(bytes: &[u8]) -> Result<Self> {
-        let fields = Fields::parse(bytes)?;
+    pub fn parse(file: &'static str, bytes: &[u8]) -> Result<Self> {
+        let whole = |fields: Option<_>| fields.map(Fields).ok_or_else(|| malformed("it ends too early"));
+        let fields = match file {
+            CONFIG_5 => whole(binary::of_5(bytes)),
+            CONFIG_4 => whole(binary::of_4(bytes)),
+            _ => Fields::parse(bytes),
+        };
+        fields.and_then(|fields| Self::of(file, &fields)).map_err(|e| match e.kind {
+            ErrorKind::Malformed { offset, what, .. } => ErrorKind::Malformed { field: file, offset, what }.into(),
+            _ => e,
+        })
+    }
+
+    fn of(file: &'static str, fields: &Fields) -> Result<Self> {
         let version = fields.version()?;
         if version < OLDEST {
             return Err(malformed(format!("its version is {version}")));
         }
-        let suite = suite(&fields)?;
-        let naming = naming(&fields)?;
+        let suite = suite(fields)?;
+        let naming = naming(fields)?;
         let salted = version >= SALTED;
         let config = Self {
+            file,
             suite,
             naming,
             chained_names: fields.switch("chainedNameIV")?,
             file_ivs: fields.switch("uniqueIV")?,
             by_path: fields.switch("externalIVChaining")?,
-            block: block(&fields, &suite)?,
-            checksum: at_most(&fields, "blockMACBytes", MOST_CHECKSUM)?,
-            random: at_most(&fields, "blockMACRandBytes", MOST_BLOCK)?,
+            block: block(fields, &suite)?,
+            checksum: at_most(fields, "blockMACBytes", MOST_CHECKSUM)?,
+            random: at_most(fields, "blockMACRandBytes", MOST_BLOCK)?,
             holes: fields.switch("allowHoles")?,
             sealed_key: fields.bytes("encodedKeyData")?,
             salt: if salted { fields.bytes("saltData")? } else { Vec::new() },
-            iterations: if salted { iterations(&fields)? } else { 0 },
+            iterations: if salted { iterations(fields)? } else { 0 },
         };
         if config.sealed_key.len() != CHECKSUM + suite.len() {
             return Err(malformed(format!("the encrypted volume key has {} bytes", config.sealed_key.len())));
@@ -257,11 +274,11 @@ impl Config {
         let whole = coder.checksum(&[&key], None);
         wipe_after_sectors();
         if (whole >> 32) as u32 ^ whole as u32 != checksum as u32 {
-            let what = "the passphrase does not open the volume key in .encfs6.xml";
-            return Err(Error::new(ErrorKind::WrongCredential(what.into())).hint(
-                "After a change of the passphrase, an older .encfs6.xml opens with the old one. \
-                 A damaged volume key looks the same.",
-            ));
+            let file = self.file;
+            let what = format!("the passphrase does not open the volume key in {file}");
+            return Err(Error::new(ErrorKind::WrongCredential(what)).hint(format!(
+                "After a change of the passphrase, an older {file} opens with the old one. A damaged volume key looks the same."
+            )));
         }
         Ok(Arc::new(Coder::new(&self.suite, &key, with.acceleration)))
     }

@@ -10,13 +10,13 @@ use rustix::io::Errno;
 
 use super::chained::{ChainedTree, Chains, Paths};
 use super::coder::Coder;
-use super::config::{CONFIG, Config};
+use super::config::Config;
 use super::contents::Blocks;
-use super::{HEADER, older};
+use super::{HEADER, is_own};
 use crate::error::Error;
 use crate::file_formats::{FileKeys, FileKind, NameIv, NameRole, StoredFile, StoredFolder, cut_header, no_name};
 use crate::trees::{Tree, damaged, read_only};
-use crate::volume::{SealedLayout, Sealing};
+use crate::volume::{BlockSealing, SealedLayout, Sealing};
 
 /// The longest name, in bytes.
 const LONGEST: usize = 255;
@@ -47,10 +47,12 @@ impl Keys {
     /// The layout of a file with this IV.
     fn layout_of(&self, iv: u64) -> SealedLayout {
         SealedLayout {
-            sealing: Sealing { cipher: self.blocks.clone(), tag_first: true },
+            sealing: BlockSealing::Here {
+                sealing: Sealing { cipher: self.blocks.clone(), tag_first: true },
+                beside: iv.to_be_bytes().to_vec(),
+            },
             block: self.config.block - self.config.overhead(),
             stored_at: self.config.header() as u64,
-            beside: iv.to_be_bytes().to_vec(),
             holes: self.config.holes,
         }
     }
@@ -123,7 +125,7 @@ impl FileKeys for Keys {
     }
 
     fn role(&self, stored: &OsStr, in_root: bool) -> NameRole {
-        if in_root && (stored == CONFIG || older(stored)) { NameRole::Own } else { NameRole::Name }
+        if is_own(stored, in_root) { NameRole::Own } else { NameRole::Name }
     }
 
     fn plain_name(&self, stored: &OsStr, iv: &NameIv) -> io::Result<Option<OsString>> {

@@ -7,6 +7,7 @@
 //! that was replaced by an older one of the same file and place, and a hole where there was none. Checksums do not depend on the block's
 //! place, but its IV does.
 
+mod binary;
 mod chained;
 mod coder;
 mod config;
@@ -22,7 +23,7 @@ use std::sync::Arc;
 use claviger_crypto::{Acceleration, Secret};
 pub use config::CONFIG;
 
-use self::config::{Config, MOST, OLDER};
+use self::config::{CONFIGS, Config, MOST};
 use self::keys::Keys;
 use super::{FileFacts, FileFormat, FileKeys, StoredFile, StoredFolder};
 use crate::credential::{Credential, Unlock};
@@ -54,15 +55,12 @@ impl FileFormat for EncFs {
     }
 
     fn identify(&self, lower: &(dyn Tree + 'static)) -> Result<Verdict> {
-        let root = StoredFolder { tree: lower, folder: lower.root() };
-        Ok(match root.read(CONFIG.as_ref(), MOST) {
-            Ok(Some(bytes)) if config::is_config(&bytes) => Verdict::Yes(vec![format!("it has a {CONFIG}")]),
-            Ok(_) => Verdict::Possible(vec![format!("its {CONFIG} cannot be read")]),
-            Err(e) if e.kind() == io::ErrorKind::NotFound => match older_config(lower)? {
-                Some(name) => Verdict::Yes(vec![format!("it has a {name}")]),
-                None => Verdict::No(vec![format!("no {CONFIG} in it")]),
-            },
-            Err(e) => return Err(e.into()),
+        Ok(match stored_config(lower)? {
+            Some((file, Some(bytes))) if config::is_config(file, &bytes) => {
+                Verdict::Yes(vec![format!("it has a {file}")])
+            }
+            Some((CONFIG, _)) => Verdict::Possible(vec![format!("its {CONFIG} cannot be read")]),
+            _ => Verdict::No(vec![format!("no {CONFIG} in it")]),
         })
     }
 
@@ -86,7 +84,7 @@ impl FileFormat for EncFs {
     }
 
     fn owns(&self, name: &OsStr, in_root: bool) -> bool {
-        in_root && (name == CONFIG || older(name))
+        is_own(name, in_root)
     }
 
     fn verifies(&self) -> bool {
@@ -100,8 +98,8 @@ impl FileFormat for EncFs {
 
 /// Parses a configuration, and with what it says, names and targets of links: [`crate::fuzzing`].
 pub(crate) fn fuzz_config(bytes: &[u8]) {
-    let _ = config::is_config(bytes);
-    let Ok(config) = Config::parse(bytes) else { return };
+    let parse = |file| Config::parse(file, bytes).ok().filter(|_| config::is_config(file, bytes));
+    let Some(config) = CONFIGS.into_iter().find_map(parse) else { return };
     let key = Secret::zeroed(config.suite.len());
     let coder = coder::Coder::new(&config.suite, &key, Acceleration::On);
     let names = config.names();
@@ -113,19 +111,21 @@ pub(crate) fn fuzz_config(bytes: &[u8]) {
     }
 }
 
-/// Whether it is the name of an older version's configuration.
-fn older(name: &OsStr) -> bool {
-    OLDER.iter().any(|older| name == *older)
+/// Whether this is a configuration of the folder, and no file in it.
+fn is_own(name: &OsStr, in_root: bool) -> bool {
+    in_root && CONFIGS.iter().any(|file| name == *file)
 }
 
-/// The name of an older version's configuration, if the folder has one.
-fn older_config(lower: &(dyn Tree + 'static)) -> io::Result<Option<&'static str>> {
+/// The name and the bytes of the folder's configuration; no bytes if it is too long, or no file.
+type StoredConfig = (&'static str, Option<Vec<u8>>);
+
+/// The first configuration that the folder has.
+fn stored_config(lower: &(dyn Tree + 'static)) -> io::Result<Option<StoredConfig>> {
     let root = StoredFolder { tree: lower, folder: lower.root() };
-    for name in OLDER {
-        match root.read(name.as_ref(), MOST) {
-            Ok(Some(bytes)) if config::is_older(&bytes) => return Ok(Some(name)),
-            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
-            Ok(_) | Err(_) => {}
+    for file in CONFIGS {
+        match root.read(file.as_ref(), MOST) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            read => return Ok(Some((file, read?))),
         }
     }
     Ok(None)
@@ -133,28 +133,17 @@ fn older_config(lower: &(dyn Tree + 'static)) -> io::Result<Option<&'static str>
 
 /// The configuration of a folder.
 fn read_config(lower: &(dyn Tree + 'static)) -> Result<Config> {
-    let root = StoredFolder { tree: lower, folder: lower.root() };
-    match root.read(CONFIG.as_ref(), MOST) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => Err(no_config(older_config(lower)?)),
-        read => match read? {
-            Some(bytes) => Config::parse(&bytes),
-            None => {
-                let what = format!("it has more than {MOST} bytes, or is not a file: a symbolic link is not followed");
-                Err(ErrorKind::Malformed { field: CONFIG, offset: 0, what }.into())
-            }
-        },
-    }
-}
-
-fn no_config(older: Option<&str>) -> Error {
-    match older {
-        Some(name) => Error::unsupported(format!("EncFS folders of before 2008, with a {name}"))
-            .hint("encfs 1.9 opens it: mount it, and copy the files."),
+    match stored_config(lower)? {
+        Some((file, Some(bytes))) => Config::parse(file, &bytes),
+        Some((file, None)) => {
+            let what = format!("it has more than {MOST} bytes, or is not a file: a symbolic link is not followed");
+            Err(ErrorKind::Malformed { field: file, offset: 0, what }.into())
+        }
         None => {
             let what = format!("not an EncFS folder: no {CONFIG} in it");
-            Error::new(ErrorKind::NotThisFormat(what)).hint(
+            Err(Error::new(ErrorKind::NotThisFormat(what)).hint(
                 "EncFS may keep that file elsewhere (ENCFS6_CONFIG): copy it into the folder. Without it, nothing opens the folder.",
-            )
+            ))
         }
     }
 }

@@ -12,6 +12,7 @@ use serde_json::{Map, Value};
 use super::keys::{GCM_INFO, derived};
 use crate::credential::{FolderOptions, Unlock};
 use crate::error::{Error, ErrorKind, Result};
+use crate::fido2::{Fido2Conditions, Fido2Token};
 use crate::file_formats::scrypt;
 use crate::password_strength::GuessWork;
 use crate::random;
@@ -20,7 +21,7 @@ use crate::volume::Sealing;
 /// The file in the root folder.
 pub const CONFIG: &str = "gocryptfs.conf";
 
-/// The name of a new one until it is complete.
+/// How the name of a new one begins until it is complete.
 pub(super) const NEW_CONFIG: &str = "gocryptfs.conf.new.";
 
 /// The most bytes that are read of it.
@@ -60,6 +61,9 @@ pub(super) enum Flag {
     XChaCha20Poly1305,
 }
 
+/// The feature and the object of a folder that a FIDO2 key opens.
+const FIDO2: &str = "FIDO2";
+
 /// All features, by their names.
 const FLAGS: &[(&str, Flag)] = &[
     ("PlaintextNames", Flag::PlaintextNames),
@@ -71,7 +75,7 @@ const FLAGS: &[(&str, Flag)] = &[
     ("AESSIV", Flag::AesSiv),
     ("Raw64", Flag::Raw64),
     ("HKDF", Flag::Hkdf),
-    ("FIDO2", Flag::Fido2),
+    (FIDO2, Flag::Fido2),
     ("XChaCha20Poly1305", Flag::XChaCha20Poly1305),
 ];
 
@@ -85,6 +89,20 @@ struct Fields {
     feature_flags: Vec<String>,
     #[serde(default)]
     long_name_max: u8,
+    #[serde(rename = "FIDO2")]
+    fido2: Option<Value>,
+}
+
+/// What a FIDO2 key computes its secret for. gocryptfs 2.5 added the options, which it passes to `fido2-assert -t`.
+#[derive(Deserialize, Serialize)]
+#[serde(rename_all = "PascalCase")]
+struct Fido2Fields {
+    #[serde(rename = "CredentialID")]
+    credential_id: String,
+    #[serde(rename = "HMACSalt")]
+    hmac_salt: String,
+    /// Go writes an empty list as `null`.
+    assert_options: Option<Vec<String>>,
 }
 
 #[derive(Deserialize, Serialize)]
@@ -132,7 +150,7 @@ impl ContentCipher {
 }
 
 /// How names are stored.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NameEncryption {
     /// Encrypted, in each folder with another IV.
     #[default]
@@ -150,6 +168,9 @@ pub(super) struct Config {
     sealed_key: Vec<u8>,
     cost: ScryptParams,
     salt: Vec<u8>,
+    /// What says how a FIDO2 key computes the secret that seals the master key, instead of a passphrase. It is only looked at when
+    /// the key is asked: the master key opens the folder without it.
+    fido2: Option<Value>,
     pub hkdf: bool,
     pub cipher: ContentCipher,
     pub names: NameEncryption,
@@ -185,10 +206,7 @@ impl Config {
         let fields: Fields = serde_json::from_value(Value::Object(file.clone())).map_err(json)?;
         let flags = flags(&fields.feature_flags)?;
         let ScryptFields { salt, n, r, p, key_len } = fields.scrypt_object;
-        let base64 = |field, text: &str| {
-            STANDARD.decode(text).map_err(|e| malformed(format!("the Base64 of {field} is invalid: {e}")))
-        };
-        let (sealed_key, salt) = (base64("EncryptedKey", &fields.encrypted_key)?, base64("Salt", &salt)?);
+        let (sealed_key, salt) = (decoded("EncryptedKey", &fields.encrypted_key)?, decoded("Salt", &salt)?);
         let weak = n < LEAST.n || r < LEAST.r || p < LEAST.p || salt.len() < SALT;
         if weak || key_len != KEY as u64 {
             let what = format!("scrypt with N={n}, R={r}, P={p}, {} bytes of salt and a key of {key_len}", salt.len());
@@ -202,12 +220,14 @@ impl Config {
         if has(Flag::LongNameMax) != (fields.long_name_max != 0) {
             return Err(malformed(format!("LongNameMax is {}, which does not fit the flags", fields.long_name_max)));
         }
+        let fido2 = has(Flag::Fido2).then(|| fields.fido2.unwrap_or(Value::Null));
         let longest = if fields.long_name_max == 0 { LONGEST_NAME } else { usize::from(fields.long_name_max) };
         Ok(Self {
             file,
             sealed_key,
             cost: ScryptParams { n, r, p },
             salt,
+            fido2,
             hkdf,
             cipher: content_cipher(&has)?,
             names: name_encryption(&has)?,
@@ -216,7 +236,26 @@ impl Config {
         })
     }
 
-    /// The master key.
+    /// Whether a FIDO2 key opens the folder.
+    pub fn by_fido2(&self) -> bool {
+        self.fido2.is_some()
+    }
+
+    /// What the FIDO2 key needs to know; `None` if a passphrase opens the folder.
+    ///
+    /// # Errors
+    /// `Malformed`; `Unsupported` with an option for the key.
+    pub fn fido2(&self) -> Result<Option<Fido2Token>> {
+        let Some(fields) = &self.fido2 else { return Ok(None) };
+        if fields.is_null() {
+            return Err(malformed("it has the flag FIDO2, but no FIDO2 object"));
+        }
+        let fields: Fido2Fields =
+            serde_json::from_value(fields.clone()).map_err(|e| malformed(format!("FIDO2: {e}")))?;
+        fields.token().map(Some)
+    }
+
+    /// The master key. If a FIDO2 key seals it, its secret is the passphrase.
     ///
     /// # Errors
     /// `WrongCredential`, `TooLittleMemory`, `Cancelled`, `Malformed`; those of [`Unlock::may_take`].
@@ -224,11 +263,18 @@ impl Config {
         let sealing = self.sealing(&self.key_of(passphrase, with)?, with.acceleration);
         let mut key = Secret::zeroed(KEY);
         let opened = sealing.open_in(&[0; 8], &self.sealed_key, &mut key);
-        opened.then_some(key).ok_or_else(|| {
-            let what = "the passphrase does not open the master key in gocryptfs.conf";
-            Error::new(ErrorKind::WrongCredential(what.into()))
-                .hint("After a change of the passphrase, an older gocryptfs.conf opens with the old one.")
-        })
+        opened.then_some(key).ok_or_else(|| self.not_opened())
+    }
+
+    fn not_opened(&self) -> Error {
+        let wrong = |what: &str| Error::new(ErrorKind::WrongCredential(what.into()));
+        match self.fido2 {
+            None => wrong("the passphrase does not open the master key of this folder")
+                .hint("After a change of the passphrase, an older configuration opens with the old one."),
+            Some(_) => wrong("this is not the secret of the FIDO2 key that opens the folder's master key").hint(
+                "Without that FIDO2 key, only the master key opens the folder: the 64 digits that gocryptfs printed.",
+            ),
+        }
     }
 
     /// The file with the master key sealed with another passphrase, and with this cost.
@@ -247,9 +293,20 @@ impl Config {
         let scrypt = serde_json::to_value(scrypt).map_err(std::io::Error::from)?;
         self.file.insert("ScryptObject".into(), scrypt);
         self.file.insert("EncryptedKey".into(), STANDARD.encode(&*sealed).into());
+        if self.fido2.is_some() {
+            self.without_fido2();
+        }
         let mut bytes = serde_json::to_vec_pretty(&self.file).map_err(std::io::Error::from)?;
         bytes.push(b'\n');
         Ok(bytes)
+    }
+
+    /// Forgets the FIDO2 key: a passphrase seals the key instead.
+    fn without_fido2(&mut self) {
+        self.file.remove(FIDO2);
+        if let Some(Value::Array(flags)) = self.file.get_mut("FeatureFlags") {
+            flags.retain(|flag| flag != FIDO2);
+        }
     }
 
     /// The cost of the derivation, as the logarithm of scrypt's N.
@@ -273,6 +330,36 @@ impl Config {
     }
 }
 
+impl Fido2Fields {
+    /// What the key needs to know to compute the secret (gocryptfs 2.3, internal/fido2/fido2.go). gocryptfs asks without a PIN first.
+    fn token(&self) -> Result<Fido2Token> {
+        /// The name under which gocryptfs makes its credentials.
+        const RELYING_PARTY: &str = "gocryptfs";
+        let mut conditions = Fido2Conditions { pin: false, presence: true, verification: false };
+        for option in self.assert_options.iter().flatten() {
+            let condition = match option.split_once('=') {
+                Some(("pin", value)) => Some((&mut conditions.pin, value)),
+                Some(("up", value)) => Some((&mut conditions.presence, value)),
+                Some(("uv", value)) => Some((&mut conditions.verification, value)),
+                _ => None,
+            };
+            let set = condition.and_then(|(condition, value)| value.parse().ok().map(|value| *condition = value));
+            set.ok_or_else(|| Error::unsupported(format!("the option {option} for its FIDO2 key")))?;
+        }
+        Fido2Token::new(
+            decoded("CredentialID", &self.credential_id)?,
+            &decoded("HMACSalt", &self.hmac_salt)?,
+            RELYING_PARTY,
+            conditions,
+        )
+        .map_err(|_| malformed("the FIDO2 key's credential or salt has the wrong length"))
+    }
+}
+
+fn decoded(field: &str, text: &str) -> Result<Vec<u8>> {
+    STANDARD.decode(text).map_err(|e| malformed(format!("the Base64 of {field} is invalid: {e}")))
+}
+
 fn nonce_of_key(hkdf: bool) -> usize {
     if hkdf { NONCE } else { SHORT_NONCE }
 }
@@ -280,11 +367,7 @@ fn nonce_of_key(hkdf: bool) -> usize {
 fn flags(names: &[String]) -> Result<Vec<Flag>> {
     let known = |name: &String| {
         let flag = FLAGS.iter().find(|(known, _)| known == name).map(|(_, flag)| *flag);
-        match flag {
-            Some(Flag::Fido2) => Err(Error::unsupported("a gocryptfs folder that a FIDO2 token opens (FIDO2)")
-                .hint("gocryptfs opens it, also without the token: with -masterkey.")),
-            flag => flag.ok_or_else(|| Error::unsupported(format!("the feature {name} of gocryptfs"))),
-        }
+        flag.ok_or_else(|| Error::unsupported(format!("the feature {name} of gocryptfs")))
     };
     names.iter().map(known).collect()
 }
@@ -368,7 +451,8 @@ impl NewFolder {
             return Err(Error::misuse("the keys of gocryptfs have a fixed size").hint("Omit --key-size."));
         }
         let names = if options.clear_names { NameEncryption::None } else { NameEncryption::default() };
-        let Some(name) = options.cipher else { return Ok(Self { names, ..Self::default() }) };
+        let default = if options.reverse { ContentCipher::AesSiv } else { ContentCipher::default() };
+        let Some(name) = options.cipher else { return Ok(Self { cipher: default, names, ..Self::default() }) };
         let cipher = ContentCipher::ALL.into_iter().find(|cipher| cipher.name().0.eq_ignore_ascii_case(name));
         let cipher = cipher.ok_or_else(|| {
             let known = ContentCipher::ALL.map(|cipher| cipher.name().0).join(", ");
@@ -417,6 +501,7 @@ impl NewFolder {
             sealed_key: Vec::new(),
             cost: cost(self.log_n)?,
             salt: Vec::new(),
+            fido2: None,
             hkdf: self.hkdf,
             cipher: self.cipher,
             names: self.names,

@@ -4,6 +4,7 @@
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::sync::Arc;
 
 use base64::Engine;
 use base64::engine::GeneralPurpose;
@@ -14,15 +15,19 @@ use claviger_crypto::modes::{Eme, MessageCipher, aead};
 use claviger_crypto::secret::wipe_after_sectors;
 use claviger_crypto::{Acceleration, Secret};
 use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
 
 use super::config::{CONFIG, Config, ContentCipher, KEY, NEW_CONFIG, NONCE, NameEncryption};
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::file_formats::{
     FileKeys, FileKind, FolderFile, NameIv, NameRole, StoredFile, StoredFolder, cut_header, no_name,
 };
+use crate::key_process::folder::{
+    ContentKey, FolderKeyHandle, FolderKeyProcess, FolderKeys, KeylessContents, KeylessFolder,
+};
 use crate::random;
 use crate::trees::damaged;
-use crate::volume::{SealedLayout, Sealing};
+use crate::volume::{BlockSealing, SealedLayout, Sealing, plain_size};
 
 /// What HKDF derives keys for (internal/cryptocore/hkdf.go).
 pub(super) const GCM_INFO: &str = "AES-GCM file content encryption";
@@ -37,10 +42,10 @@ pub(super) const BLOCK: usize = 4096;
 pub(super) const HEADER: usize = 2 + ID;
 
 /// Bytes of a file's ID.
-const ID: usize = 16;
+pub(super) const ID: usize = 16;
 
 /// The version in a file's header, big-endian.
-const VERSION: [u8; 2] = [0, 2];
+pub(super) const VERSION: [u8; 2] = [0, 2];
 
 /// The file with a folder's IV (nametransform/diriv.go).
 pub(super) const FOLDER_FILE: FolderFile =
@@ -51,7 +56,7 @@ const IV: usize = 16;
 
 /// How shortened names begin, and how the names of files with whole ones end (nametransform/longnames.go).
 const SHORTENED: &str = "gocryptfs.longname.";
-const WHOLE: &str = ".name";
+pub(super) const WHOLE: &str = ".name";
 
 /// Whether a file of this name holds the whole name of another node.
 pub(super) fn holds_whole_name(name: &OsStr) -> bool {
@@ -60,6 +65,10 @@ pub(super) fn holds_whole_name(name: &OsStr) -> bool {
 
 /// The longest name in clear, in bytes.
 const LONGEST: usize = 255;
+
+/// The longest message that is in no file, in bytes: the value of an extended attribute (Linux, include/uapi/linux/limits.h,
+/// `XATTR_SIZE_MAX`).
+const LONGEST_MESSAGE: usize = 64 << 10;
 
 /// The longest stored target of a symbolic link (path_resolution(7)), in bytes.
 const TARGET_MOST: usize = 4095;
@@ -72,10 +81,10 @@ const ATTRIBUTE_IV: &[u8; IV] = b"xattr_name_iv_xx";
 const CLEAR_ATTRIBUTES: [&str; 2] = ["system.posix_acl_access", "system.posix_acl_default"];
 
 /// What is authenticated with messages that are in no file: the number 0.
-const NO_FILE: [u8; 8] = [0; 8];
+pub(super) const NO_FILE: [u8; 8] = [0; 8];
 
 /// How the keys of a folder are known to be right.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Proof {
     /// The configuration or something in the folder proves them.
     Given,
@@ -99,62 +108,157 @@ pub(super) fn derived(master: &Secret, info: &str, len: usize) -> Secret {
     key
 }
 
-/// An unlocked folder.
+/// An unlocked folder: its keys, or a handle to them, and its properties.
 pub(super) struct Keys {
-    sealing: Sealing,
-    names: NameKeys,
+    keys: Arc<dyn FolderKeys>,
+    public: Public,
+    /// What seals messages that are in no file: targets of links, and values of attributes.
+    messages: SealedLayout,
+}
+
+/// The properties of a folder that need no key.
+#[derive(Clone, Copy, Serialize, Deserialize)]
+struct Public {
+    names: NameEncryption,
+    /// Whether Base64 has no padding.
+    raw64: bool,
+    longest_name: Option<usize>,
     proof: Proof,
 }
 
-struct NameKeys {
-    eme: Eme,
-    how: NameEncryption,
-    base64: &'static GeneralPurpose,
-    longest: Option<usize>,
+impl Public {
+    fn base64(&self) -> &'static GeneralPurpose {
+        if self.raw64 { &URL_SAFE_NO_PAD } else { &URL_SAFE }
+    }
 }
 
-impl Keys {
-    pub fn new(config: &Config, master: &Secret, proof: Proof, acceleration: Acceleration) -> Self {
+/// The keys themselves.
+struct Secrets {
+    sealing: Sealing,
+    names: Eme,
+    base64: &'static GeneralPurpose,
+}
+
+impl Secrets {
+    fn new(config: &Config, master: &Secret, base64: &'static GeneralPurpose, acceleration: Acceleration) -> Self {
         let eme = match config.hkdf {
             true => aes::AES.with_key(&derived(master, NAMES_INFO, KEY), acceleration),
             false => aes::AES.with_key(master, acceleration),
         };
-        let names = NameKeys {
-            eme: Eme::new(eme),
-            how: config.names,
-            base64: if config.raw64 { &URL_SAFE_NO_PAD } else { &URL_SAFE },
-            longest: config.longest_name,
-        };
+        let names = Eme::new(eme);
         wipe_after_sectors();
-        Self { sealing: sealing(config, master, acceleration), names, proof }
+        Self { sealing: sealing(config, master, acceleration), names, base64 }
     }
 
-    /// The header of a file. `None` if nothing was written to it yet.
-    fn id(&self, of: StoredFile<'_>) -> io::Result<Option<[u8; ID]>> {
-        let mut header = [0; HEADER + 1];
-        let len = of.tree.read_at(of.contents, 0, &mut header)?;
-        if len <= HEADER {
+    /// The layout of the file with this ID; of messages, if it has none.
+    fn layout(&self, id: &[u8]) -> SealedLayout {
+        let sealing = BlockSealing::Here { sealing: self.sealing.clone(), beside: id.to_vec() };
+        match id {
+            [] => SealedLayout { sealing, block: LONGEST_MESSAGE, stored_at: 0, holes: false },
+            _ => SealedLayout { sealing, block: BLOCK, stored_at: HEADER as u64, holes: true },
+        }
+    }
+}
+
+impl FolderKeys for Secrets {
+    fn open(&self, id: &[u8]) -> io::Result<Option<ContentKey>> {
+        match id.len() {
+            0 | ID => Ok(Some(ContentKey::Blocks(self.layout(id)))),
+            _ => Err(io::ErrorKind::InvalidInput.into()),
+        }
+    }
+
+    fn create(&self) -> io::Result<(Vec<u8>, ContentKey)> {
+        let mut id = [0; ID];
+        random::fill(&mut id)?;
+        Ok(([&VERSION[..], &id].concat(), ContentKey::Blocks(self.layout(&id))))
+    }
+
+    fn plain_name(&self, iv: &[u8], stored: &OsStr) -> io::Result<Option<OsString>> {
+        let Ok(mut bytes) = self.base64.decode(stored.as_bytes()) else { return Ok(None) };
+        if bytes.is_empty() || !bytes.len().is_multiple_of(16) || bytes.len() > Eme::LONGEST {
             return Ok(None);
         }
-        id(&header).map(Some)
+        self.names.decrypt(array(iv)?, &mut bytes);
+        wipe_after_sectors();
+        let padding = usize::from(bytes[bytes.len() - 1]);
+        let len = bytes.len().checked_sub(padding).filter(|len| (1..=16).contains(&padding) && *len > 0);
+        let padded = |len: &usize| bytes[*len..].iter().all(|byte| usize::from(*byte) == padding);
+        Ok(len.filter(padded).map(|len| OsStr::from_bytes(&bytes[..len]).to_owned()))
     }
 
-    fn layout_of(&self, id: [u8; ID]) -> SealedLayout {
-        let (sealing, stored_at) = (self.sealing.clone(), HEADER as u64);
-        SealedLayout { sealing, block: BLOCK, stored_at, beside: id.to_vec(), holes: true }
+    /// The name padded to whole blocks with bytes that say how many they are (nametransform/pad16.go), encrypted, in Base64.
+    fn stored_name(&self, iv: &[u8], plain: &OsStr) -> io::Result<OsString> {
+        if plain.len() > LONGEST {
+            return Err(Errno::NAMETOOLONG.into());
+        }
+        let mut bytes = plain.as_bytes().to_vec();
+        let padding = 16 - bytes.len() % 16;
+        bytes.resize(bytes.len() + padding, padding as u8);
+        self.names.encrypt(array(iv)?, &mut bytes);
+        wipe_after_sectors();
+        Ok(self.base64.encode(bytes).into())
+    }
+}
+
+impl Keys {
+    /// Keys held in this process.
+    pub fn new(config: &Config, master: &Secret, proof: Proof, acceleration: Acceleration) -> Self {
+        let Config { names, raw64, longest_name, .. } = *config;
+        let public = Public { names, raw64, longest_name, proof };
+        let secrets = Secrets::new(config, master, public.base64(), acceleration);
+        Self { messages: secrets.layout(&[]), keys: Arc::new(secrets), public }
+    }
+
+    /// Keys held in the key process.
+    pub fn with_key_process(outline: KeylessFolder, key_process: Arc<dyn FolderKeyProcess>) -> Result<Self> {
+        let keys: Arc<dyn FolderKeys> = Arc::new(FolderKeyHandle::new(key_process, &outline)?);
+        let public = Public::deserialize(outline.of_format).map_err(io::Error::from)?;
+        let messages = opened(&*keys, &[])?;
+        let messages = SealedLayout { block: LONGEST_MESSAGE, stored_at: 0, holes: false, ..messages };
+        Ok(Self { keys, public, messages })
+    }
+
+    fn layout_of(&self, id: [u8; ID]) -> io::Result<SealedLayout> {
+        opened(&*self.keys, &id)
+    }
+
+    /// The header of a file. `None` if nothing was written to it yet: it is empty, or a header alone.
+    fn id(&self, of: StoredFile<'_>) -> io::Result<Option<[u8; ID]>> {
+        let mut header = [0; HEADER + 1];
+        match of.tree.read_at(of.contents, 0, &mut header)? {
+            0 | HEADER => Ok(None),
+            len if len < HEADER => Err(cut_header()),
+            _ => id(&header).map(Some),
+        }
+    }
+
+    /// The target of a link as it is stored, from its sealed form.
+    ///
+    /// # Errors
+    /// `InvalidFilename` if it is too long.
+    pub fn stored_sealed_target(&self, sealed: &[u8]) -> io::Result<OsString> {
+        let stored = self.public.base64().encode(sealed);
+        if stored.len() > TARGET_MOST { Err(Errno::NAMETOOLONG.into()) } else { Ok(stored.into()) }
     }
 
     /// Opens the first block of a file: proves the key. `None` if the file has none.
     pub fn opens(&self, of: StoredFile<'_>) -> io::Result<Option<bool>> {
-        let mut start = vec![0; HEADER + BLOCK + self.sealing.overhead()];
+        let overhead = self.messages.sealing.overhead();
+        let mut start = vec![0; HEADER + BLOCK + overhead];
         let len = of.tree.read_at(of.contents, 0, &mut start)?;
         let (header, block) = start[..len].split_at(len.min(HEADER));
         if block.iter().all(|byte| *byte == 0) {
             return Ok(None);
         }
         let Ok(id) = id(header) else { return Ok(None) };
-        Ok(Some(self.sealing.open(&[&NO_FILE[..], &id].concat(), block).is_some()))
+        Ok(Some(self.layout_of(id)?.open_message(block)?.is_some()))
     }
+}
+
+/// The layout of the file with this ID; of messages, if it has none. Keys open all of them.
+fn opened(keys: &dyn FolderKeys, id: &[u8]) -> io::Result<SealedLayout> {
+    keys.open(id)?.ok_or(io::ErrorKind::InvalidData)?.blocks()
 }
 
 /// The ID in a file's header.
@@ -174,7 +278,7 @@ pub(super) fn id(header: &[u8]) -> io::Result<[u8; ID]> {
 }
 
 /// What seals contents.
-fn sealing(config: &Config, master: &Secret, acceleration: Acceleration) -> Sealing {
+pub(super) fn sealing(config: &Config, master: &Secret, acceleration: Acceleration) -> Sealing {
     let cipher: Box<dyn MessageCipher> = match (config.cipher, config.hkdf) {
         (ContentCipher::AesGcm, true) => aead::gcm(&derived(master, GCM_INFO, KEY), NONCE, acceleration),
         (ContentCipher::AesGcm, false) => aead::gcm(master, NONCE, acceleration),
@@ -194,35 +298,9 @@ fn sealing(config: &Config, master: &Secret, acceleration: Acceleration) -> Seal
     Sealing { cipher: cipher.into(), tag_first: config.cipher == ContentCipher::AesSiv }
 }
 
-impl NameKeys {
-    /// The name padded to whole blocks with bytes that say how many they are (nametransform/pad16.go), encrypted, in Base64.
-    fn stored(&self, plain: &OsStr, iv: &[u8; IV]) -> String {
-        let mut bytes = plain.as_bytes().to_vec();
-        let padding = 16 - bytes.len() % 16;
-        bytes.resize(bytes.len() + padding, padding as u8);
-        self.eme.encrypt(iv, &mut bytes);
-        wipe_after_sectors();
-        self.base64.encode(bytes)
-    }
-
-    fn plain(&self, stored: &[u8], iv: &[u8; IV]) -> Option<OsString> {
-        let mut bytes = self.base64.decode(stored).ok()?;
-        if bytes.is_empty() || !bytes.len().is_multiple_of(16) || bytes.len() > Eme::LONGEST {
-            return None;
-        }
-        self.eme.decrypt(iv, &mut bytes);
-        wipe_after_sectors();
-        let padding = usize::from(*bytes.last()?);
-        let len = bytes.len().checked_sub(padding).filter(|len| (1..=16).contains(&padding) && *len > 0)?;
-        let padded = bytes[len..].iter().all(|byte| usize::from(*byte) == padding);
-        bytes.truncate(len);
-        padded.then(|| OsString::from_vec(bytes))
-    }
-}
-
-/// The IV of a folder. Without one for each, it is zero.
-fn array(iv: &NameIv) -> &[u8; IV] {
-    iv.first_chunk().unwrap_or(&[0; IV])
+/// An IV of names. Another process may send anything.
+fn array(iv: &[u8]) -> io::Result<&[u8; IV]> {
+    iv.try_into().map_err(|_| io::ErrorKind::InvalidInput.into())
 }
 
 fn clear_attribute(name: &OsStr) -> bool {
@@ -232,15 +310,20 @@ fn clear_attribute(name: &OsStr) -> bool {
 impl FileKeys for Keys {
     fn layout(&self, of: StoredFile<'_>) -> io::Result<FileKind> {
         Ok(match self.id(of)? {
-            Some(id) => FileKind::Sealed(self.layout_of(id)),
+            Some(id) => FileKind::Sealed(self.layout_of(id)?),
             None => FileKind::Unfinished,
         })
     }
 
     /// Needs no header.
     fn size(&self, of: StoredFile<'_>) -> io::Result<Option<u64>> {
-        let stored = of.tree.attributes(of.contents)?.size;
-        Ok(Some(self.layout_of([0; ID]).size(stored)))
+        match of.tree.attributes(of.contents)?.size {
+            stored if (1..HEADER as u64).contains(&stored) => Err(cut_header()),
+            stored => {
+                let blocks = stored.saturating_sub(HEADER as u64);
+                Ok(Some(plain_size(blocks, BLOCK, self.messages.sealing.overhead())))
+            }
+        }
     }
 
     fn begins_at_once(&self) -> bool {
@@ -248,10 +331,9 @@ impl FileKeys for Keys {
     }
 
     fn begin(&self, of: StoredFile<'_>) -> io::Result<FileKind> {
-        let mut id = [0; ID];
-        random::fill(&mut id)?;
-        of.tree.write_at(of.contents, 0, &[&VERSION[..], &id].concat())?;
-        Ok(FileKind::Sealed(self.layout_of(id)))
+        let (header, key) = self.keys.create()?;
+        of.tree.write_at(of.contents, 0, &header)?;
+        Ok(FileKind::Sealed(key.blocks()?))
     }
 
     fn set_size(&self, _of: StoredFile<'_>, _size: u64) -> io::Result<()> {
@@ -259,7 +341,7 @@ impl FileKeys for Keys {
     }
 
     fn name_iv(&self, of: StoredFolder<'_>) -> io::Result<NameIv> {
-        if self.names.how != NameEncryption::PerFolder {
+        if self.public.names != NameEncryption::PerFolder {
             return Ok([0; IV].into());
         }
         let what =
@@ -276,7 +358,7 @@ impl FileKeys for Keys {
 
     fn role(&self, stored: &OsStr, in_root: bool) -> NameRole {
         let is_own = in_root && stored == CONFIG || self.folder_file().is_some_and(|own| stored == own.name);
-        let long = self.names.longest.is_some() && stored.as_bytes().starts_with(SHORTENED.as_bytes());
+        let long = self.public.longest_name.is_some() && stored.as_bytes().starts_with(SHORTENED.as_bytes());
         match stored.as_bytes().strip_suffix(WHOLE.as_bytes()) {
             _ if is_own => NameRole::Own,
             Some(short) if long => NameRole::WholeNameOf(OsStr::from_bytes(short).to_owned()),
@@ -290,20 +372,20 @@ impl FileKeys for Keys {
     }
 
     fn shortened(&self, stored: &OsStr) -> Option<OsString> {
-        if stored.len() <= self.names.longest? {
+        if stored.len() <= self.public.longest_name? {
             return None;
         }
         let mut hash = [0; 32];
         SHA256.checksum(&[stored.as_bytes()], &mut hash);
-        Some(format!("{SHORTENED}{}", self.names.base64.encode(hash)).into())
+        Some(format!("{SHORTENED}{}", self.public.base64().encode(hash)).into())
     }
 
     fn folder_file(&self) -> Option<FolderFile> {
-        (self.names.how == NameEncryption::PerFolder).then_some(FOLDER_FILE)
+        (self.public.names == NameEncryption::PerFolder).then_some(FOLDER_FILE)
     }
 
     fn plain_name(&self, stored: &OsStr, iv: &NameIv) -> io::Result<Option<OsString>> {
-        Ok(if self.encrypts_names() { self.names.plain(stored.as_bytes(), array(iv)) } else { Some(stored.to_owned()) })
+        if self.encrypts_names() { self.keys.plain_name(iv, stored) } else { Ok(Some(stored.to_owned())) }
     }
 
     fn why_no_name(&self, stored: &OsStr) -> Error {
@@ -314,13 +396,13 @@ impl FileKeys for Keys {
             }
             _ if begins(NEW_CONFIG) => "it is left over from a change of the password, and can be removed",
             _ if begins(FOLDER_FILE.name) => "it is left over from a folder that gocryptfs removed, and can be removed",
-            _ if self.names.base64.decode(stored.as_bytes()).is_err() => "the name is not encrypted",
+            _ if self.public.base64().decode(stored.as_bytes()).is_err() => "the name is not encrypted",
             _ => "the name does not decrypt: it was changed, moved from another folder, or has another key",
         })
     }
 
     fn encrypts_names(&self) -> bool {
-        self.names.how != NameEncryption::None
+        self.public.names != NameEncryption::None
     }
 
     fn stored_name(&self, plain: &OsStr, iv: &NameIv) -> io::Result<OsString> {
@@ -330,14 +412,14 @@ impl FileKeys for Keys {
         if !self.encrypts_names() {
             return Ok(plain.to_owned());
         }
-        match self.names.stored(plain, array(iv)) {
-            stored if self.names.longest.is_none() && stored.len() > LONGEST => Err(Errno::NAMETOOLONG.into()),
-            stored => Ok(stored.into()),
+        match self.keys.stored_name(iv, plain)? {
+            stored if self.public.longest_name.is_none() && stored.len() > LONGEST => Err(Errno::NAMETOOLONG.into()),
+            stored => Ok(stored),
         }
     }
 
     fn longest_name(&self, stored: u32) -> u32 {
-        match self.names.longest {
+        match self.public.longest_name {
             _ if !self.encrypts_names() => stored,
             Some(_) => LONGEST as u32,
             // At least one byte is padding.
@@ -349,8 +431,8 @@ impl FileKeys for Keys {
         if !self.encrypts_names() || stored.is_empty() {
             return Ok(stored);
         }
-        let sealed = self.names.base64.decode(stored.as_bytes()).ok();
-        let plain = sealed.and_then(|sealed| self.sealing.open(&NO_FILE, &sealed));
+        let sealed = self.public.base64().decode(stored.as_bytes()).unwrap_or_default();
+        let plain = self.messages.open_message(&sealed)?;
         plain.map(OsString::from_vec).ok_or_else(|| damaged("target", 0, "it does not decrypt with this key"))
     }
 
@@ -358,30 +440,33 @@ impl FileKeys for Keys {
         if !self.encrypts_names() || plain.is_empty() {
             return Ok(plain.to_owned());
         }
-        let stored = self.names.base64.encode(self.sealing.seal(&NO_FILE, plain.as_bytes())?);
-        if stored.len() > TARGET_MOST { Err(Errno::NAMETOOLONG.into()) } else { Ok(stored.into()) }
+        self.stored_sealed_target(&self.messages.seal_message(plain.as_bytes())?)
     }
 
     fn stored_attribute(&self, plain: &OsStr) -> io::Result<OsString> {
         Ok(match clear_attribute(plain) {
             true => plain.to_owned(),
-            false => format!("{ATTRIBUTE}{}", self.names.stored(plain, ATTRIBUTE_IV)).into(),
+            false => {
+                let mut stored = OsString::from(ATTRIBUTE);
+                stored.push(self.keys.stored_name(ATTRIBUTE_IV, plain)?);
+                stored
+            }
         })
     }
 
-    fn plain_attribute(&self, stored: OsString) -> Option<OsString> {
+    fn plain_attribute(&self, stored: OsString) -> io::Result<Option<OsString>> {
         if clear_attribute(&stored) {
-            return Some(stored);
+            return Ok(Some(stored));
         }
-        let name = stored.as_bytes().strip_prefix(ATTRIBUTE.as_bytes())?;
-        self.names.plain(name, ATTRIBUTE_IV)
+        let name = stored.as_bytes().strip_prefix(ATTRIBUTE.as_bytes());
+        name.map_or(Ok(None), |name| self.keys.plain_name(ATTRIBUTE_IV, OsStr::from_bytes(name)))
     }
 
     fn stored_value(&self, name: &OsStr, value: &[u8]) -> io::Result<Vec<u8>> {
         // An empty value is stored as it is.
         match clear_attribute(name) || value.is_empty() {
             true => Ok(value.to_vec()),
-            false => self.sealing.seal(&NO_FILE, value),
+            false => self.messages.seal_message(value),
         }
     }
 
@@ -389,18 +474,22 @@ impl FileKeys for Keys {
         if clear_attribute(name) || stored.is_empty() {
             return Ok(stored);
         }
-        let open = |stored: &[u8]| self.sealing.open(&NO_FILE, stored);
+        let mut plain = self.messages.open_message(&stored)?;
         // Old versions stored Base64.
-        let plain = open(&stored).or_else(|| open(&self.names.base64.decode(&stored).ok()?));
+        if plain.is_none()
+            && let Ok(stored) = self.public.base64().decode(&stored)
+        {
+            plain = self.messages.open_message(&stored)?;
+        }
         plain.ok_or_else(|| damaged("attribute", 0, "its value does not decrypt with this key"))
     }
 
     fn proven(&self) -> bool {
-        self.proof != Proof::None
+        self.public.proof != Proof::None
     }
 
     fn warnings(&self) -> Vec<String> {
-        match self.proof {
+        match self.public.proof {
             Proof::Given => Vec::new(),
             Proof::Tried => vec![TRIED.to_owned()],
             Proof::None => vec![UNPROVEN.to_owned()],
@@ -409,6 +498,14 @@ impl FileKeys for Keys {
 
     /// What is written with other properties than the folder had could not be read with those.
     fn read_only(&self) -> bool {
-        self.proof == Proof::Tried
+        self.public.proof == Proof::Tried
+    }
+
+    fn split_keys(&self) -> Result<(KeylessFolder, Arc<dyn FolderKeys>)> {
+        let of_format = serde_json::to_value(self.public).map_err(io::Error::from)?;
+        Ok((
+            KeylessFolder { of_format, contents: KeylessContents::of(&self.layout_of([0; ID])?) },
+            Arc::clone(&self.keys),
+        ))
     }
 }

@@ -1,13 +1,14 @@
 //! gocryptfs: each file is sealed in blocks, and names are encrypted with an IV for each folder.
 //!
 //! Facts are from gocryptfs 2.3 (github.com/rfjakob/gocryptfs) and its Documentation/file-format.md; the modules name the files. Both
-//! can read what this module writes, and vice versa. Reverse mode and FIDO2 tokens are not supported.
+//! can read what this module writes, and vice versa.
 //!
 //! What the format cannot show: a file that was cut between two blocks, a block that was replaced by zeros (a hole), or by an older
 //! one of the same file and place, and a name or a whole file that was moved or exchanged.
 
 mod config;
 mod keys;
+mod reverse;
 mod stored;
 
 use std::collections::VecDeque;
@@ -20,14 +21,18 @@ pub use config::{CONFIG, ContentCipher, NameEncryption, NewFolder};
 
 use self::config::{Config, KEY, LEAST_LONGEST_NAME, MOST, NEW_CONFIG};
 use self::keys::{FOLDER_FILE, Keys, Proof, holds_whole_name};
+use self::reverse::{REVERSE_CONFIG, ReverseKeys};
+use super::new_files::{self, is_numbered, write_key_file};
 use super::{FileFacts, FileFormat, FileKeys, NameRole, StoredFile, StoredFolder};
 use crate::credential::{Credential, Unlock};
 use crate::error::{Error, ErrorKind, Result};
+use crate::fido2::Fido2Token;
 use crate::hex;
+use crate::key_process::folder::{FolderKeyProcess, KeylessFolder};
 use crate::parameters::{Parameter, Takes};
 use crate::password_strength::GuessWork;
 use crate::random;
-use crate::trees::{HeldNode, NewNode, Node, NodeKind, Renaming, Tree, Use};
+use crate::trees::{HeldNode, NewNode, Node, NodeKind, Renaming, Tree};
 use crate::verdict::Verdict;
 
 /// See the module.
@@ -48,6 +53,10 @@ impl FileFormat for Gocryptfs {
         Some(CONFIG)
     }
 
+    fn reverse_key_file(&self) -> Option<&'static str> {
+        Some(REVERSE_CONFIG)
+    }
+
     fn ciphers(&self) -> Vec<&'static str> {
         ContentCipher::ALL.iter().map(|cipher| cipher.name().0).collect()
     }
@@ -65,28 +74,57 @@ impl FileFormat for Gocryptfs {
     }
 
     fn takes(&self) -> Takes {
-        Takes { creating: &[], opening: &[Parameter::VolumeKey] }
+        Takes { creating: &[], opening: &[Parameter::VolumeKey, Parameter::ReverseView] }
     }
 
     fn identify(&self, lower: &(dyn Tree + 'static)) -> Result<Verdict> {
         let root = StoredFolder { tree: lower, folder: lower.root() };
-        Ok(match root.read(CONFIG.as_ref(), MOST) {
-            Ok(Some(bytes)) if config::is_config(&bytes) => Verdict::Yes(vec![format!("it has a {CONFIG}")]),
-            Ok(_) => Verdict::Possible(vec![format!("its {CONFIG} cannot be read")]),
-            Err(e) if e.kind() == io::ErrorKind::NotFound => {
-                match root.read(FOLDER_FILE.name.as_ref(), FOLDER_FILE.len) {
-                    Ok(_) => Verdict::Possible(vec![format!("it has a {}, but no {CONFIG}", FOLDER_FILE.name)]),
-                    Err(_) => Verdict::No(vec![format!("no {CONFIG} in it")]),
-                }
+        Ok(match ConfigFile::read(lower, CONFIG)? {
+            ConfigFile::Bytes(bytes) if config::is_config(&bytes) => {
+                let by_fido2 = Config::parse(&bytes).is_ok_and(|config| config.by_fido2());
+                let by_fido2 = by_fido2.then(|| "a FIDO2 key opens it".to_owned());
+                Verdict::Yes([format!("it has a {CONFIG}")].into_iter().chain(by_fido2).collect())
             }
-            Err(e) => return Err(e.into()),
+            ConfigFile::Link(_) => {
+                Verdict::Possible(vec![format!("its {CONFIG} is a symbolic link, which is not followed")])
+            }
+            ConfigFile::Bytes(_) | ConfigFile::Other => Verdict::Possible(vec![format!("its {CONFIG} cannot be read")]),
+            ConfigFile::Missing => match root.read(FOLDER_FILE.name.as_ref(), FOLDER_FILE.len) {
+                Ok(_) => Verdict::Possible(vec![format!("it has a {}, but no {CONFIG}", FOLDER_FILE.name)]),
+                Err(_) if !matches!(ConfigFile::read(lower, REVERSE_CONFIG)?, ConfigFile::Missing) => {
+                    Verdict::Possible(vec![format!("a plain folder that {REVERSE_CONFIG} can show encrypted")])
+                }
+                Err(_) => Verdict::No(vec![format!("no {CONFIG} in it")]),
+            },
         })
     }
 
     fn unlock(&self, lower: &Arc<dyn Tree>, with: &Unlock<'_>) -> Result<Box<dyn FileKeys>> {
         let Opened { config, master, proof } = opened(&**lower, with)?;
         with.has_opened();
-        Ok(Box::new(Keys::new(&config, &master, proof, with.acceleration)))
+        let keys = Keys::new(&config, &master, proof, with.acceleration);
+        if !with.folder.reverse {
+            return Ok(Box::new(keys));
+        }
+        let sealing = keys::sealing(&config, &master, with.acceleration);
+        Ok(Box::new(ReverseKeys { keys: Arc::new(keys), sealing: Arc::new(sealing) }))
+    }
+
+    fn check_key_process(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn with_key_process(
+        &self,
+        _lower: &Arc<dyn Tree>,
+        outline: KeylessFolder,
+        key_process: Arc<dyn FolderKeyProcess>,
+    ) -> Result<Box<dyn FileKeys>> {
+        Ok(Box::new(Keys::with_key_process(outline, key_process)?))
+    }
+
+    fn fido2(&self, lower: &(dyn Tree + 'static), with: &Unlock<'_>) -> Result<Option<Fido2Token>> {
+        config_in(lower, config_name(with))?.map_or(Ok(None), |config| config.fido2())
     }
 
     fn owns(&self, name: &OsStr, in_root: bool) -> bool {
@@ -115,6 +153,9 @@ struct Opened {
 }
 
 fn opened(lower: &(dyn Tree + 'static), with: &Unlock<'_>) -> Result<Opened> {
+    if with.folder.reverse {
+        return reverse_opened(lower, with);
+    }
     let config = match (read_config(lower), with.credentials) {
         (Err(e), [Credential::VolumeKey(key)]) if matches!(e.kind, ErrorKind::NotThisFormat(_)) => {
             return without_config(lower, written_key(key)?, with);
@@ -130,6 +171,20 @@ fn opened(lower: &(dyn Tree + 'static), with: &Unlock<'_>) -> Result<Opened> {
         },
     };
     Ok(Opened { config, master, proof })
+}
+
+/// Opens a plain folder that is shown encrypted. Nothing in it proves a master key.
+fn reverse_opened(lower: &(dyn Tree + 'static), with: &Unlock<'_>) -> Result<Opened> {
+    let config = config_in(lower, REVERSE_CONFIG)?.ok_or_else(|| {
+        Error::new(ErrorKind::NotThisFormat(format!("no {REVERSE_CONFIG} in this folder")))
+            .hint("Make one first: claviger create --format gocryptfs --reverse.")
+    })?;
+    if config.cipher != ContentCipher::AesSiv {
+        let what = format!("reverse mode with {}", config.cipher.name().0);
+        return Err(Error::unsupported(what).hint("Only AES-SIV is safe in reverse mode. Make a new configuration."));
+    }
+    let (master, proven) = master_key(&config, with)?;
+    Ok(Opened { config, master, proof: if proven { Proof::Given } else { Proof::None } })
 }
 
 /// Opens a folder whose configuration is lost. It was what the master key opens most of.
@@ -178,22 +233,60 @@ fn longest_name(lower: &(dyn Tree + 'static)) -> Option<u8> {
 
 /// The configuration of a folder.
 fn read_config(lower: &(dyn Tree + 'static)) -> Result<Config> {
-    let root = StoredFolder { tree: lower, folder: lower.root() };
-    match root.read(CONFIG.as_ref(), MOST) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => {
-            let what = format!("not a gocryptfs folder: no {CONFIG} in it");
-            Err(Error::new(ErrorKind::NotThisFormat(what)).hint(
-                "If it was one, look for a copy of that file in a backup. Without it, only the master key opens the folder, with \
-                 --volume-key-file and --format.",
-            ))
+    config_in(lower, CONFIG)?.ok_or_else(|| {
+        let what = format!("not a gocryptfs folder: no {CONFIG} in it");
+        Error::new(ErrorKind::NotThisFormat(what)).hint(
+            "If it was one, look for a copy of that file in a backup. Without it, only the master key opens the folder, with \
+             --volume-key-file and --format.",
+        )
+    })
+}
+
+/// The configuration in the root's file of this name.
+fn config_in(lower: &(dyn Tree + 'static), file: &'static str) -> Result<Option<Config>> {
+    let malformed = |what: String| Error::from(ErrorKind::Malformed { field: file, offset: 0, what });
+    match ConfigFile::read(lower, file)? {
+        ConfigFile::Missing => Ok(None),
+        ConfigFile::Bytes(bytes) => Config::parse(&bytes).map(Some).map_err(|e| match e.kind {
+            ErrorKind::Malformed { what, .. } => malformed(what),
+            _ => e,
+        }),
+        ConfigFile::Link(target) => {
+            let hint = format!("Replace the link with a copy of the file that it leads to: {}", target.display());
+            Err(malformed("it is a symbolic link, which is not followed".to_owned()).hint(hint))
         }
-        read => match read? {
-            Some(bytes) => Config::parse(&bytes),
-            None => {
-                let what = format!("it has more than {MOST} bytes, or is not a file: a symbolic link is not followed");
-                Err(ErrorKind::Malformed { field: CONFIG, offset: 0, what }.into())
-            }
-        },
+        ConfigFile::Other => Err(malformed(format!("it is not a file, or has more than {MOST} bytes"))),
+    }
+}
+
+/// The name of the configuration that is used.
+fn config_name(with: &Unlock<'_>) -> &'static str {
+    if with.folder.reverse { REVERSE_CONFIG } else { CONFIG }
+}
+
+/// What is in the place of a configuration.
+enum ConfigFile {
+    Bytes(Vec<u8>),
+    /// A symbolic link to this target. It may lead out of the folder, to another folder's key.
+    Link(OsString),
+    /// A file that is too long, or no file.
+    Other,
+    Missing,
+}
+
+impl ConfigFile {
+    fn read(lower: &(dyn Tree + 'static), name: &str) -> io::Result<Self> {
+        let root = StoredFolder { tree: lower, folder: lower.root() };
+        Ok(match root.read(name.as_ref(), MOST) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Self::Missing,
+            read => match read? {
+                Some(bytes) => Self::Bytes(bytes),
+                None => {
+                    let file = HeldNode::lookup(lower, root.folder, name.as_ref())?;
+                    lower.link_target(file.node()).map_or(Self::Other, Self::Link)
+                }
+            },
+        })
     }
 }
 
@@ -314,6 +407,9 @@ impl Evidence {
 /// # Errors
 /// `Misuse` if the folder is not empty, or `new` is impossible; `TooLittleMemory`, `Cancelled`; those of the tree.
 pub fn create(folder: &(dyn Tree + 'static), passphrase: &Secret, new: &NewFolder, with: &Unlock<'_>) -> Result<()> {
+    if with.folder.reverse {
+        return create_reverse(folder, passphrase, new, with);
+    }
     let root = folder.root();
     let entries = folder.list(root)?;
     if entries.iter().any(|entry| !is_left_over(&entry.name)) {
@@ -326,9 +422,26 @@ pub fn create(folder: &(dyn Tree + 'static), passphrase: &Secret, new: &NewFolde
     if new.names == NameEncryption::PerFolder {
         let mut iv = vec![0; FOLDER_FILE.len];
         random::fill(&mut iv)?;
-        write(folder, FOLDER_FILE.name.as_ref(), &iv, &NewNode { mode: Some(0o444), owner: None })?;
+        new_files::write(folder, root, FOLDER_FILE.name.as_ref(), &iv, &NewNode { mode: Some(0o444), owner: None })?;
     }
-    replace_config(folder, &config, NEW_FILE)
+    write_key_file(folder, CONFIG, &config, &NEW_FILE, Renaming::Replace)
+}
+
+/// Gives a plain folder the configuration that shows it encrypted. Its files stay as they are.
+fn create_reverse(
+    folder: &(dyn Tree + 'static),
+    passphrase: &Secret,
+    new: &NewFolder,
+    with: &Unlock<'_>,
+) -> Result<()> {
+    if new.cipher != ContentCipher::AesSiv {
+        return Err(Error::misuse("only AES-SIV is safe in reverse mode").hint("Omit --cipher."));
+    }
+    if !matches!(ConfigFile::read(folder, REVERSE_CONFIG)?, ConfigFile::Missing) {
+        return Err(Error::misuse(format!("the folder already has a {REVERSE_CONFIG}"))
+            .hint("It stays. To change its password: claviger change --reverse"));
+    }
+    write_key_file(folder, REVERSE_CONFIG, &new.config(passphrase, with)?, &NEW_FILE, Renaming::Keep)
 }
 
 /// A new configuration.
@@ -336,9 +449,7 @@ const NEW_FILE: NewNode = NewNode { mode: Some(0o400), owner: None };
 
 /// Whether an interrupted [`create`] or [`change_passphrase`] leaves a file of this name in the root.
 fn is_left_over(name: &OsStr) -> bool {
-    let digits = name.as_encoded_bytes().strip_prefix(NEW_CONFIG.as_bytes());
-    let is_new_config = digits.is_some_and(|digits| digits.len() == 16 && digits.iter().all(u8::is_ascii_hexdigit));
-    name == FOLDER_FILE.name || is_new_config
+    name == FOLDER_FILE.name || is_numbered(name, NEW_CONFIG)
 }
 
 /// Gives a folder another passphrase, and if its configuration is lost, another configuration. `with` opens it now. The new cost is the logarithm of scrypt's N; by default it stays.
@@ -364,38 +475,13 @@ pub fn change_passphrase(
     if *Config::parse(&new)?.master_key(passphrase, with)? != *master {
         return Err(io::Error::other("the new configuration does not open: the old one stays").into());
     }
-    let of = match HeldNode::lookup(folder, folder.root(), CONFIG.as_ref()) {
+    let name = config_name(with);
+    let of = match HeldNode::lookup(folder, folder.root(), name.as_ref()) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => NEW_FILE,
         held => {
             let of = folder.attributes(held?.node())?;
             NewNode { mode: of.mode, owner: of.owner }
         }
     };
-    replace_config(folder, &new, of)
-}
-
-/// Replaces the configuration, with one that is complete under another name first.
-fn replace_config(folder: &(dyn Tree + 'static), config: &[u8], of: NewNode) -> Result<()> {
-    let mut number = [0; 8];
-    random::fill(&mut number)?;
-    let temporary = OsString::from(format!("{NEW_CONFIG}{}", hex::digits(&number)));
-    let root = StoredFolder { tree: folder, folder: folder.root() };
-    let replaced = write(folder, &temporary, config, &of).and_then(|()| {
-        let there = root.read(&temporary, MOST)?;
-        if there.as_deref() != Some(config) {
-            return Err(io::Error::other("the new configuration could not be read back: the old one stays").into());
-        }
-        Ok(folder.rename(root.folder, &temporary, root.folder, CONFIG.as_ref(), Renaming::Replace)?)
-    });
-    replaced.inspect_err(|_| drop(folder.remove(root.folder, &temporary)))?;
-    Ok(folder.sync(root.folder, false)?)
-}
-
-/// Writes a new file of the root folder, durably.
-fn write(folder: &(dyn Tree + 'static), name: &OsStr, contents: &[u8], new: &NewNode) -> Result<()> {
-    let root = folder.root();
-    let usage = Use { read: true, write: true };
-    let file = HeldNode::new(folder, folder.create_open(root, name, new, usage)?);
-    let written = folder.write_at(file.node(), 0, contents).and_then(|()| folder.sync(file.node(), false));
-    Ok(written.and(folder.release(file.node()))?)
+    write_key_file(folder, name, &new, &of, Renaming::Replace)
 }

@@ -17,9 +17,8 @@ pub(super) fn facts(of: StoredFile<'_>) -> io::Result<FileFacts> {
         return Ok(FileFacts { state: FileState::Encrypted, size: Some(0), ..clear });
     }
     if stored < header {
-        let problem =
-            format!("It has {stored} bytes and no contents: it was cut short, or its first write was interrupted.");
-        return Ok(FileFacts { state: FileState::Unfinished, size: Some(0), problem: Some(problem), ..clear });
+        let problem = "It was cut short: it ends in its header.".to_owned();
+        return Ok(FileFacts { state: FileState::CutShort, size: None, problem: Some(problem), ..clear });
     }
     let mut bytes = [0; HEADER];
     let len = of.tree.read_at(of.contents, 0, &mut bytes)?;

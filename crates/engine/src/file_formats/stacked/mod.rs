@@ -59,6 +59,8 @@ pub struct Stacked {
     loaded: Mutex<VecDeque<Weak<RwLock<Option<Contents>>>>>,
     names: Names,
     sizes: Mutex<Sizes>,
+    /// Locked for reading while a file is created: it has no header yet.
+    creating: RwLock<()>,
     counters: Counters,
 }
 
@@ -179,6 +181,7 @@ impl Stacked {
             loaded: Mutex::default(),
             names: Names::default(),
             sizes: Mutex::default(),
+            creating: RwLock::default(),
             counters: Counters::default(),
         }
     }
@@ -354,10 +357,35 @@ impl Stacked {
                 return each(contents);
             }
             let mut contents = file.write();
-            if contents.is_none() {
-                *contents = Some(self.load(node)?);
-                self.loaded(&file.contents);
+            if contents.is_some() {
+                continue;
             }
+            let loaded = self.load(node)?;
+            if matches!(loaded, Contents::Unfinished) && self.keys.empty_needs_header() {
+                // The thread that creates the file needs the lock.
+                drop(contents);
+                self.must_get_header(node)?;
+                continue;
+            }
+            *contents = Some(loaded);
+            self.loaded(&file.contents);
+        }
+    }
+
+    /// Fails for a file without a header, unless somebody is creating it right now.
+    fn must_get_header(&self, node: Node) -> io::Result<()> {
+        drop(self.creating.write().unwrap_or_else(PoisonError::into_inner));
+        match self.keys.layout(self.stored(node))? {
+            FileKind::Unfinished => Err(damaged("header", 0, "the file is empty, even without its header")),
+            FileKind::Clear | FileKind::Encrypted(_) | FileKind::Sealed(_) => Ok(()),
+        }
+    }
+
+    /// Fails for a damaged file that looks empty. A program would not read it, and so not notice.
+    fn check_empty(&self, node: Node) -> io::Result<()> {
+        match self.keys.empty_needs_header() && self.lower.attributes(node)?.size == 0 {
+            true => self.must_get_header(node),
+            false => Ok(()),
         }
     }
 
@@ -373,7 +401,12 @@ impl Stacked {
             Contents::Unfinished => self.contents(node, self.keys.begin(self.stored(node))?)?,
             other => other,
         };
-        each(contents.insert(begun))
+        let done = each(contents.insert(begun));
+        // What could not be undone is stored. The file's size says from now on how much that is.
+        if done.is_err() && matches!(*contents, Some(Contents::Sealed(_))) {
+            *contents = None;
+        }
+        done
     }
 
     /// Whether the file has no header, and will not get one before its first byte.
@@ -650,6 +683,7 @@ impl Tree for Stacked {
 
     fn append(&self, node: Node, data: &[u8]) -> io::Result<()> {
         self.counters.written(data.len());
+        self.check_empty(node)?;
         if data.is_empty() && self.is_empty_without_header(node)? {
             return Ok(());
         }
@@ -664,6 +698,9 @@ impl Tree for Stacked {
         if len == 0 && self.is_empty_without_header(node)? {
             // An interrupted first write may have left a header.
             return self.lower.set_len(node, 0);
+        }
+        if len > 0 {
+            self.check_empty(node)?;
         }
         self.exclusively(node, |contents| match contents {
             Contents::Sealed(_) => self.resize_sealed(node, contents, len),
@@ -693,6 +730,7 @@ impl Tree for Stacked {
 
     fn create_open(&self, folder: Node, name: &OsStr, new: &NewNode, _usage: Use) -> io::Result<Node> {
         self.name_new(folder, name, new, |name| {
+            let _creating = self.creating.read().unwrap_or_else(PoisonError::into_inner);
             let node = self.lower.create_open(folder, name, new, BOTH)?;
             self.begin_use(node);
             self.begin_new(node, new).inspect_err(|_| {
@@ -748,7 +786,7 @@ impl Tree for Stacked {
 
     fn list_extended(&self, node: Node) -> io::Result<Vec<OsString>> {
         let names = self.lower.list_extended(node)?.into_iter().filter(|name| !self.keys.hides(name));
-        Ok(names.filter_map(|name| self.keys.plain_attribute(name)).collect())
+        names.filter_map(|name| self.keys.plain_attribute(name).transpose()).collect()
     }
 
     fn set_extended(&self, node: Node, name: &OsStr, value: &[u8], how: Setting) -> io::Result<()> {
@@ -768,6 +806,9 @@ impl Tree for Stacked {
             io::ErrorKind::PermissionDenied if !usage.read => self.lower.open(file, usage),
             _ => Err(e),
         })?;
+        if usage.read && !usage.write {
+            self.check_empty(file).inspect_err(|_| drop(self.lower.release(file)))?;
+        }
         self.begin_use(file);
         Ok(())
     }

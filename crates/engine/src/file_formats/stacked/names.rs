@@ -14,9 +14,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::{BOTH, Stacked};
 use crate::error::Error;
+use crate::file_formats::new_files::numbered;
 use crate::file_formats::{FolderFile, NameIv, NameRole, StoredFolder, no_name};
+use crate::random;
 use crate::trees::{Entry, HeldNode, LeftOut, Listing, NewNode, Node, Renaming, Unsynced, is_name};
-use crate::{hex, random};
 
 /// The most folders whose [`NameIv`]s are remembered.
 const MOST_IVS: usize = 4096;
@@ -62,6 +63,8 @@ impl Names {
 pub(super) struct LeftOutNames {
     /// Those that do not decrypt.
     undecrypted: usize,
+    /// Those that decrypt to what no file can be called.
+    unfit: usize,
     /// Those that the tree below left out: what is stored under them is damaged or incomplete.
     damaged: usize,
 }
@@ -80,27 +83,38 @@ pub(crate) enum Shown {
     Name(OsString),
     /// Not at all: it belongs to the format.
     Hidden,
-    /// Not at all, for this reason.
+    /// Not at all: it does not decrypt, for this reason.
     Without(Error),
+    /// Not at all: it decrypts, and no file can be called so, for this reason.
+    Unfit(Error),
 }
 
 impl Stacked {
-    /// How many names were left out of listings because they do not decrypt.
+    /// How many names were left out of listings because they do not decrypt, or to invalid ones.
     pub fn left_out(&self) -> usize {
-        self.all_left_out().undecrypted
+        let LeftOutNames { undecrypted, unfit, .. } = self.all_left_out();
+        undecrypted + unfit
     }
 
     fn all_left_out(&self) -> LeftOutNames {
         let left_out = self.names.left_out.lock().unwrap_or_else(PoisonError::into_inner);
         left_out.values().fold(LeftOutNames::default(), |all, of| LeftOutNames {
             undecrypted: all.undecrypted + of.undecrypted,
+            unfit: all.unfit + of.unfit,
             damaged: all.damaged + of.damaged,
         })
     }
 
     /// Warnings about names that were left out.
     pub(super) fn name_warnings(&self) -> impl Iterator<Item = String> {
-        let LeftOutNames { undecrypted, damaged } = self.all_left_out();
+        let LeftOutNames { undecrypted, unfit, damaged } = self.all_left_out();
+        let unfit = match unfit {
+            0 => None,
+            1 => Some("1 decrypted name is not valid, and is not shown. claviger verify names it.".to_owned()),
+            more => {
+                Some(format!("{more} decrypted names are not valid, and are not shown. claviger verify names them."))
+            }
+        };
         let undecrypted = match undecrypted {
             0 => None,
             1 => Some("1 name does not decrypt with this key and is not shown.".to_owned()),
@@ -115,12 +129,13 @@ impl Stacked {
                 "{more} files or folders are damaged or incomplete, and are not shown. claviger verify names them."
             )),
         };
-        [undecrypted, damaged].into_iter().flatten()
+        [undecrypted, unfit, damaged].into_iter().flatten()
     }
 
     /// From now on shows names that do not decrypt as they are stored, for data rescue. A stored name that equals a decrypted name
-    /// stays hidden.
+    /// stays hidden. Folders that nothing leads to are shown in a folder of their own.
     pub fn show_stored_names(&self) {
+        self.keys.show_lost();
         self.names.shows_stored.store(true, Ordering::Relaxed);
     }
 
@@ -186,7 +201,10 @@ impl Stacked {
                 | io::ErrorKind::InvalidData
                 | io::ErrorKind::PermissionDenied
         );
-        match missing && self.names.shows_stored() && matches!(self.shown(folder, name)?, Shown::Without(_)) {
+        match missing
+            && self.names.shows_stored()
+            && matches!(self.shown(folder, name)?, Shown::Without(_) | Shown::Unfit(_))
+        {
             true => find(name),
             false => found,
         }
@@ -211,8 +229,8 @@ impl Stacked {
             Err(e) => return Err(e),
         };
         Ok(match self.keys.plain_name(&whole, &iv)? {
-            Some(name) if is_name(&name) => Shown::Name(name),
-            Some(_) => Shown::Without(no_name("it decrypts to an invalid file name")),
+            Some(name) if is_name(&name) => self.keys.why_unfit(&name).map_or(Shown::Name(name), Shown::Unfit),
+            Some(_) => Shown::Unfit(no_name("it decrypts to an invalid file name")),
             None => Shown::Without(self.keys.why_no_name(&whole)),
         })
     }
@@ -244,7 +262,8 @@ impl Stacked {
     /// The entries of a folder, and the names that are left out.
     pub(super) fn listing(&self, folder: Node) -> io::Result<Listing> {
         let Listing { entries: stored, mut left_out } = self.lower.list_all(folder)?;
-        let mut some = LeftOutNames { undecrypted: 0, damaged: left_out.len() };
+        let mut some =
+            LeftOutNames { damaged: left_out.iter().filter(|name| !name.listed).count(), ..LeftOutNames::default() };
         if let Err(e) = self.name_iv(folder) {
             left_out.push(LeftOut {
                 name: OsString::new(),
@@ -258,15 +277,20 @@ impl Stacked {
             match self.shown(folder, &entry.name)? {
                 Shown::Name(name) => entries.push(Entry { name, ..entry }),
                 Shown::Hidden => {}
-                Shown::Without(why) => without.push((entry, why)),
+                Shown::Without(why) => without.push((entry, why, false)),
+                Shown::Unfit(why) => without.push((entry, why, true)),
             }
         }
         let shown = self.names.shows_stored() && !without.is_empty();
         let taken: HashSet<_> = if shown { entries.iter().map(|e| e.name.clone()).collect() } else { HashSet::new() };
-        for (entry, why) in without {
+        for (entry, why, decrypts) in without {
             let listed = shown && !taken.contains(&entry.name);
             left_out.push(LeftOut { name: entry.name.clone(), kind: entry.kind, why, listed });
-            if listed { entries.push(entry) } else { some.undecrypted += 1 }
+            match listed {
+                true => entries.push(entry),
+                false if decrypts => some.unfit += 1,
+                false => some.undecrypted += 1,
+            }
         }
         self.note_left_out(folder, some)?;
         Ok(Listing { entries, left_out })
@@ -472,9 +496,7 @@ fn is_not_empty(error: &io::Error) -> bool {
 
 /// A new name for a folder that has no name of its own yet, or no longer.
 fn unfinished(own: &FolderFile) -> io::Result<OsString> {
-    let mut bytes = [0; 8];
-    random::fill(&mut bytes)?;
-    Ok(format!("{}{}", own.unfinished, hex::digits(&bytes)).into())
+    numbered(own.unfinished)
 }
 
 /// Why no name of a folder can be read. Errors that say nothing about the folder stay errors.

@@ -23,6 +23,11 @@ use crate::store::Store;
 /// The signature of a block, and of a volume's first sector at offset 3, except on To Go, whose discovery volume is a FAT.
 pub(super) const SIGNATURE: &[u8; 8] = b"-FVE-FS-";
 
+/// Where the copies of a block are in their volume, in bytes, as the block claims. It must have 56 bytes.
+pub(super) fn claimed_offsets(block: &[u8]) -> [u64; COPIES] {
+    [32, 40, 48].map(|at| u64_at(block, at))
+}
+
 /// The size of the area for one copy since Windows 7, in bytes.
 pub(super) const AREA: u64 = 64 << 10;
 /// The same for Vista, before rounding to clusters.
@@ -176,7 +181,7 @@ impl Metadata {
             state_offset: u64_at(bytes, 16),
             log_size: u32_at(bytes, 24),
             header_sectors: u32_at(bytes, 28),
-            copies: [32, 40, 48].map(|at| u64_at(bytes, at)),
+            copies: claimed_offsets(bytes),
             header_place: u64_at(bytes, 56),
             volume: Guid::at(bytes, 80),
             next_nonce: u32_at(bytes, 96),

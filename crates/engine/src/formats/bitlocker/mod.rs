@@ -37,8 +37,8 @@ use claviger_crypto::{Secret, SectorCipher, hash, stretch};
 use super::header_facts::{FormatFacts, HeaderFacts, KeyslotFacts};
 use super::takes::{Parameter, Takes, check_opening};
 use super::{
-    Choices, Creator, Facts, Format, Header, HeaderEditor, InPlaceConverter, Sealed, Unlocked, Verdict, WhichHeader,
-    wiped,
+    Choices, Creator, Facts, Format, Header, HeaderEditor, HeaderTrace, InPlaceConverter, Sealed, Unlocked, Verdict,
+    WhichHeader, wiped,
 };
 use crate::advice::{Advice, Warning};
 use crate::credential::{Credential, Unlock};
@@ -53,7 +53,7 @@ use eow::Eow;
 use guid::filetime;
 use layout::{Part, Places, ZoneState};
 pub use metadata::BitLockerState;
-use metadata::{COPIES, Copy, Metadata, State};
+use metadata::{COPIES, Copy, Metadata, SIGNATURE, State};
 use method::{METHODS, Method};
 use protectors::Protector;
 use startup::StartupKey;
@@ -81,6 +81,21 @@ const VMK: usize = 32;
 impl Format for BitLocker {
     fn name(&self) -> &'static str {
         NAME
+    }
+
+    fn traces(&self) -> &'static [HeaderTrace] {
+        const COPY: HeaderTrace = HeaderTrace {
+            name: "a copy of its metadata",
+            at: 0,
+            bytes: SIGNATURE,
+            offsets: |sector| metadata::claimed_offsets(sector).to_vec(),
+            intact: |store, at| {
+                let Ok(copy) = Copy::read(store, at) else { return Ok(0) };
+                Ok(copy.metadata.copies.iter().filter(|at| Copy::read(store, **at).is_ok()).count())
+            },
+        };
+        // The first sector of To Go is that of a FAT.
+        const { &[HeaderTrace::first(3, SIGNATURE), HeaderTrace::first(3, b"MSWIN4.1"), COPY] }
     }
 
     fn identify(&self, store: &dyn Store) -> Result<Verdict> {

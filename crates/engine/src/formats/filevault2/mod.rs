@@ -22,7 +22,7 @@ use claviger_crypto::{Secret, SectorCipher};
 use super::header_facts::{FormatFacts, HeaderFacts};
 use super::luks::{cipher_error, makes_sense};
 use super::takes::{Parameter, Takes, check_opening};
-use super::{Facts, Format, Header, Unlocked, Verdict, WhichHeader, wiped};
+use super::{Facts, Format, Header, HeaderTrace, Unlocked, Verdict, WhichHeader, wiped};
 use crate::advice::{Advice, Warning};
 use crate::credential::{Credential, Unlock};
 use crate::error::{Error, ErrorKind, Result};
@@ -59,6 +59,10 @@ const SECTOR: u64 = 512;
 impl Format for FileVault2 {
     fn name(&self) -> &'static str {
         NAME
+    }
+
+    fn traces(&self) -> &'static [HeaderTrace] {
+        const { &[HeaderTrace::first(88, b"CS\x01\0\0\0")] }
     }
 
     fn identify(&self, store: &dyn Store) -> Result<Verdict> {

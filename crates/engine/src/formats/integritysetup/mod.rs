@@ -13,7 +13,7 @@ use claviger_crypto::modes::AuthenticatedCipher;
 
 use super::header_facts::{FormatFacts, HeaderFacts};
 use super::takes::{Parameter, Takes, check_opening};
-use super::{Facts, Format, Header, Unlocked, Verdict, wiped};
+use super::{Facts, Format, Header, HeaderTrace, Unlocked, Verdict, wiped};
 use crate::advice::Warning;
 use crate::credential::{Credential, Unlock, whole_keyfile};
 use crate::error::{Error, ErrorKind, Result};
@@ -38,6 +38,10 @@ const LOOKED_AT: u64 = 16;
 impl Format for DmIntegrity {
     fn name(&self) -> &'static str {
         NAME
+    }
+
+    fn traces(&self) -> &'static [HeaderTrace] {
+        const { &[HeaderTrace::first(0, integrity::MAGIC)] }
     }
 
     fn identify(&self, store: &dyn Store) -> Result<Verdict> {

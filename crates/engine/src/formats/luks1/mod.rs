@@ -18,7 +18,8 @@ use super::header_facts::{FormatFacts, HeaderFacts, KeyslotFacts};
 use super::luks::{Stored, cipher_error, data_elsewhere, header_alone, opened_by};
 use super::takes::{Parameter, Takes, check_opening};
 use super::{
-    Choices, Creator, Facts, Format, Header, HeaderEditor, KeyMark, UnlockPlan, Unlocked, Verdict, WhichHeader, wiped,
+    Choices, Creator, Facts, Format, Header, HeaderEditor, HeaderTrace, KeyMark, UnlockPlan, Unlocked, Verdict,
+    WhichHeader, wiped,
 };
 use crate::advice::{Advice, Warning};
 use crate::credential::{Credential, Unlock};
@@ -43,6 +44,10 @@ const NAME: &str = "LUKS1";
 impl Format for Luks1 {
     fn name(&self) -> &'static str {
         NAME
+    }
+
+    fn traces(&self) -> &'static [HeaderTrace] {
+        const { &[HeaderTrace::first(0, MAGIC)] }
     }
 
     fn identify(&self, store: &dyn Store) -> Result<Verdict> {

@@ -37,6 +37,11 @@ mod at {
     pub const END: usize = 512;
 }
 
+/// Where a binary header claims to be in its volume, in bytes.
+pub(super) fn claimed_offset(bytes: &[u8]) -> Option<u64> {
+    Some(u64::from_be_bytes(*bytes.get(at::HDR_OFFSET..)?.first_chunk()?))
+}
+
 /// The size of the checksum's hash name, in bytes.
 const CSUM_ALG: usize = at::SALT - at::CSUM_ALG;
 

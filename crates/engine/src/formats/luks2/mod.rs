@@ -43,7 +43,8 @@ use super::luks::{Stored, opened_by};
 use super::plan::UnlockPlan;
 use super::takes::{Parameter, Takes, check_opening};
 use super::{
-    Choices, Creator, Facts, Format, Header, HeaderEditor, InPlaceConverter, KeyMark, Sealed, Unlocked, Verdict,
+    Choices, Creator, Facts, Format, Header, HeaderEditor, HeaderTrace, InPlaceConverter, KeyMark, Sealed, Unlocked,
+    Verdict,
 };
 use crate::advice::Warning;
 use crate::credential::{Credential, HeaderChoice, Unlock};
@@ -70,6 +71,17 @@ pub struct Luks2;
 impl Format for Luks2 {
     fn name(&self) -> &'static str {
         NAME
+    }
+
+    fn traces(&self) -> &'static [HeaderTrace] {
+        const SECOND: HeaderTrace = HeaderTrace {
+            name: "its second header",
+            at: 0,
+            bytes: b"SKUL\xba\xbe",
+            offsets: |sector| binary::claimed_offset(sector).into_iter().collect(),
+            intact: |store, at| Ok(read_secondary(store).map_or(0, |header| usize::from(header.binary.hdr_size == at))),
+        };
+        const { &[HeaderTrace::first(0, b"LUKS\xba\xbe"), SECOND] }
     }
 
     fn identify(&self, store: &dyn Store) -> Result<Verdict> {

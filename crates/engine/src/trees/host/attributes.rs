@@ -29,6 +29,11 @@ pub(super) fn device(of: &Statx) -> u64 {
     makedev(of.stx_dev_major, of.stx_dev_minor)
 }
 
+/// When the node was created, in seconds and nanoseconds, if the file system records it.
+pub(super) fn created(of: &Statx) -> Option<(i64, u32)> {
+    (of.stx_mask & StatxFlags::BTIME.bits() != 0).then_some((of.stx_btime.tv_sec, of.stx_btime.tv_nsec))
+}
+
 /// The attributes of a node. `device` is that of the root folder. Btrfs subvolumes number their files separately, under a device number of their own.
 pub(super) fn read(node: &impl AsFd, device: u64) -> io::Result<Attributes> {
     let of = of(node)?;
@@ -54,9 +59,9 @@ pub(super) fn read(node: &impl AsFd, device: u64) -> io::Result<Attributes> {
         modified: time(of.stx_mtime),
         changed: time(of.stx_ctime),
         accessed: time(of.stx_atime),
-        created: (of.stx_mask & StatxFlags::BTIME.bits() != 0).then(|| time(of.stx_btime)).flatten(),
+        created: created(&of).and_then(|_| time(of.stx_btime)),
         read_only: of.stx_attributes.contains(StatxAttributes::IMMUTABLE),
-        encrypted: false,
+        encrypted: of.stx_attributes.contains(StatxAttributes::ENCRYPTED),
     })
 }
 

@@ -2,11 +2,12 @@
 //!
 //! No path is resolved twice. A node is a descriptor (`O_PATH`), opened relative to its folder's descriptor, and every operation
 //! uses that descriptor. Moving folders or replacing one with a symbolic link changes what names mean from then on, but never what
-//! a node is.
+//! a node is. If there are more nodes than descriptors, some are only found again when they are used (`parked.rs`).
 
 mod attributes;
 mod nodes;
 mod owner;
+mod parked;
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -62,7 +63,7 @@ pub struct HostFolder {
 }
 
 impl HostFolder {
-    /// Opens the folder at `path`. Raises this process's limit of open descriptors as high as possible: each node needs one.
+    /// Opens the folder at `path`. Raises this process's limit of open descriptors as high as possible: each node in use needs one.
     ///
     /// # Errors
     /// `Io` if it is not a folder or cannot be read; `Misuse` for writing if its file system is mounted read-only.
@@ -390,7 +391,14 @@ impl Tree for HostFolder {
         let linked = self.nodes.get(node)?;
         // Only root may link the descriptor directly (linkat(2), AT_EMPTY_PATH).
         rustix::fs::linkat(CWD, linked.path(), &*folder, name, AtFlags::SYMLINK_FOLLOW)?;
-        self.nodes.again(node)
+        drop(linked);
+        match open_below(&folder, name, NODE, Mode::empty()).and_then(|found| self.nodes.add_renamed(found)) {
+            Ok(found) if found == node => Ok(node),
+            other => {
+                other.into_iter().for_each(|other| self.forget(other, 1));
+                self.nodes.again(node)
+            }
+        }
     }
 
     fn rename(&self, folder: Node, name: &OsStr, to_folder: Node, to_name: &OsStr, how: Renaming) -> io::Result<()> {
@@ -401,7 +409,9 @@ impl Tree for HostFolder {
             Renaming::Keep => RenameFlags::NOREPLACE,
             Renaming::Exchange => RenameFlags::EXCHANGE,
         };
-        Ok(rustix::fs::renameat_with(&*folder, name, &*to_folder, to_name, flags)?)
+        rustix::fs::renameat_with(&*folder, name, &*to_folder, to_name, flags)?;
+        self.nodes.moved((&folder, name), (&to_folder, to_name), how == Renaming::Exchange);
+        Ok(())
     }
 
     fn remove(&self, folder: Node, name: &OsStr) -> io::Result<()> {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs;
 use std::io::{self, ErrorKind as Kind};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use base64::Engine;
@@ -15,7 +15,7 @@ use claviger_engine::trees::host::HostFolder;
 use claviger_engine::trees::{HeldNode, NewNode, Node, NodeKind, Renaming, Tree, find};
 use claviger_engine::{Credential, ErrorKind, Unlock};
 
-use crate::support::cryptomator::{create, open, open_with, survey};
+use crate::support::cryptomator::{create, open, open_with, stored, survey};
 use crate::support::gocryptfs::{PASSPHRASE, host, read, secret};
 use crate::support::killed::Killed;
 
@@ -44,7 +44,7 @@ fn names(vault: &Path) -> BTreeSet<String> {
     let listing = tree.list_all(tree.root()).expect("listed");
     for name in &listing.left_out {
         let (stored, why) = (name.name.to_string_lossy(), name.why.to_string());
-        assert!(stored.starts_with("claviger.unfinished.") || why.contains("there is no"), "{stored}: {why}");
+        assert!(stored.starts_with("claviger.replaced.") || why.contains("there is no"), "{stored}: {why}");
     }
     for entry in &listing.entries {
         let node = HeldNode::take(&tree, tree.root(), entry).expect("it is there");
@@ -56,7 +56,8 @@ fn names(vault: &Path) -> BTreeSet<String> {
         }
     }
     for (path, what) in survey(vault) {
-        let harmless = ["left over", "there is no", "it is empty", "without a header", "ends in its header"];
+        let harmless =
+            ["left over", "about to replace", "there is no", "it is empty", "without a header", "ends in its header"];
         assert!(harmless.iter().any(|harmless| what.contains(harmless)), "{}: {what}", path.display());
     }
     listing.entries.into_iter().map(|entry| entry.name.into_string().expect("text")).collect()
@@ -186,6 +187,7 @@ fn a_program_killed_at_any_step_leaves_the_old_entry_or_the_new_one() {
             if done.is_ok() {
                 assert_eq!(now, set(&after), "{what}, after {left} changes");
             }
+            left_over_goes_with_its_folder(vault.path());
             // What is left over is in nobody's way.
             if now == set(&before) && before != after {
                 change(&open(vault.path())).unwrap_or_else(|e| panic!("{what}, again after {left} changes: {e}"));
@@ -196,6 +198,67 @@ fn a_program_killed_at_any_step_leaves_the_old_entry_or_the_new_one() {
                 assert_eq!(survey(vault.path()), [], "{what}");
                 break;
             }
+        }
+    }
+}
+
+/// Moves what is left over in the root folder into another folder, which is then removed as if it were empty.
+fn left_over_goes_with_its_folder(vault: &Path) {
+    let copied = tempfile::tempdir().expect("a folder");
+    copy(vault, copied.path());
+    let places = || places(copied.path());
+    let before = places();
+    let tree = open(copied.path());
+    tree.make_folder(tree.root(), name("outer"), &FOLDER).map(|node| tree.forget(node, 1)).expect("made");
+    let outer = places().into_iter().find(|place| !before.contains(place)).expect("a new one");
+    for place in &before {
+        for entry in fs::read_dir(place).expect("listed").map(|entry| entry.expect("an entry")) {
+            if entry.file_name().as_encoded_bytes().starts_with(b"claviger.unfinished.") {
+                fs::rename(entry.path(), outer.join(entry.file_name())).expect("moved");
+            }
+        }
+    }
+    assert_eq!(tree.list(find(&tree, name("outer")).expect("found")).expect("listed"), []);
+    tree.remove(tree.root(), name("outer")).expect("removed");
+    assert!(!outer.exists());
+}
+
+/// The folders of a vault, where they are stored.
+fn places(vault: &Path) -> Vec<PathBuf> {
+    let inner = |folder: &PathBuf| -> Vec<PathBuf> {
+        fs::read_dir(folder).expect("listed").map(|entry| entry.expect("an entry").path()).collect()
+    };
+    inner(&vault.join("d")).iter().flat_map(inner).collect()
+}
+
+#[test]
+fn what_is_left_over_and_holds_more_stays() {
+    for (what, holds) in [
+        ("claviger.unfinished.0123456789abcdef", "photo.jpg"),
+        ("claviger.unfinished.0123456789abcdef", "contents.c9r (1)"),
+        ("claviger.unfinished.0123", "contents.c9r"),
+        ("claviger.replaced.0123456789abcdef", "contents.c9r"),
+        ("claviger.unfinished.0123456789abcdef", "dir.c9r"),
+    ] {
+        let vault = tempfile::tempdir().expect("a folder");
+        create(vault.path(), CipherCombo::SivGcm);
+        let tree = open(vault.path());
+        make(&tree, &["folders".to_owned()]);
+        let id = stored(vault.path()).into_iter().find(|path| path.ends_with("dir.c9r")).expect("one");
+        let id = fs::read(id).expect("read");
+        let inner = tree.make_folder(find(&tree, name("folders")).expect("found"), name("inner"), &FOLDER);
+        inner.map(|node| tree.forget(node, 1)).expect("made");
+        let before = places(vault.path());
+        make(&tree, &["folder".to_owned()]);
+        let place = places(vault.path()).into_iter().find(|place| !before.contains(place)).expect("a new one");
+        fs::create_dir(place.join(what)).expect("made");
+        fs::write(place.join(what).join(holds), id).expect("written");
+        let removed = tree.remove(tree.root(), name("folder"));
+        assert_eq!(removed.expect_err("not empty").kind(), Kind::DirectoryNotEmpty, "{what}, {holds}");
+        assert!(place.join(what).join(holds).exists());
+        if holds == "dir.c9r" {
+            fs::write(place.join(what).join(holds), "leads to nothing").expect("written");
+            tree.remove(tree.root(), name("folder")).expect("removed");
         }
     }
 }

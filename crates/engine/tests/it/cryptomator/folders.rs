@@ -35,7 +35,7 @@ const SIZES: [usize; 8] = [0, 1, 32767, 32768, 32769, 65536, 65537, 300_000];
 
 /// Fills a folder of this machine. pycryptomator 1.15 copies no link that leads nowhere, and reads none with a shortened name: both are
 /// left out of what is `simple`.
-fn fill_host(folder: &Path, simple: bool) {
+pub fn fill_host(folder: &Path, simple: bool) {
     let at = |path: &str| folder.join(path);
     fs::create_dir_all(at("folder/inner")).expect("made");
     for size in SIZES {

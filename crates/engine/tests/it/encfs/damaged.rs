@@ -285,7 +285,7 @@ fn with_config(config: &str) -> Error {
 #[test]
 fn hostile_configurations_are_refused_by_name_and_cost_nothing() {
     use ErrorKind::{Cancelled, Malformed, Unsupported, WrongCredential};
-    let right = STANDARD_FOLDER.config();
+    let right = STANDARD_FOLDER.xml_config();
     let with = |from: &str, to: &str| {
         assert_eq!(right.matches(from).count(), 1, "{from}");
         with_config(&right.replace(from, to))
@@ -351,9 +351,38 @@ fn hostile_configurations_are_refused_by_name_and_cost_nothing() {
     symlink("elsewhere", folder.path().join(CONFIG)).expect("linked");
     let error = try_open(folder.path()).err().expect("a link is not followed");
     assert!(!matches!(error.kind, WrongCredential(_)), "{error}");
-    let older = Recipe { layout: Layout::Unsalted, ..STANDARD_FOLDER }.config();
+    let older = Recipe { layout: Layout::Unsalted, ..STANDARD_FOLDER }.xml_config();
     let ancient = with_config(&older.replace("version=\"20080813\"", "version=\"20040812\""));
     assert!(matches!(ancient.kind, Malformed { .. }), "{ancient}");
+}
+
+/// Those from before 2008 are binary.
+#[test]
+fn older_configurations_that_are_cut_or_changed_are_refused() {
+    let given = [passphrase(PASSPHRASE)];
+    for layout in [Layout::Five, Layout::Four] {
+        let (file, right) = Recipe { naming: ("nameio/stream", 1), layout, ..STANDARD_FOLDER }.config();
+        let folder = tempfile::tempdir().expect("a folder");
+        let opened = |bytes: &[u8]| {
+            fs::write(folder.path().join(file), bytes).expect("written");
+            let opened = file_formats::open(host(folder.path()), Some("EncFS"), &Unlock::with(&given));
+            opened.map(drop).map_err(|e| e.kind)
+        };
+        assert!(opened(&right).is_ok());
+        for end in 0..right.len() {
+            let cut = opened(&right[..end]);
+            assert!(matches!(&cut, Err(ErrorKind::Malformed { field, .. }) if *field == file), "{end}: {cut:?}");
+        }
+        let mut random = Random::new(5);
+        for _ in 0..300 {
+            let mut changed = right.clone();
+            changed[random.below(right.len())] ^= 1 << random.below(8);
+            // In a creator's name and in a number that does not matter, a change is none.
+            let _ = opened(&changed);
+        }
+        let ancient = [1, 10].iter().copied().chain(*b"subVersion").chain([1, 5]).collect::<Vec<u8>>();
+        assert!(matches!(opened(&ancient), Err(ErrorKind::Malformed { .. })));
+    }
 }
 
 /// Everything that a tree shows, whatever it is.

@@ -7,6 +7,7 @@ use std::io::{self, ErrorKind as Kind};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use claviger_engine::file_formats::Stacked;
@@ -202,6 +203,82 @@ fn a_file_that_is_extended_keeps_its_other_blocks_when_the_program_is_killed() {
     }
 }
 
+/// A folder in which a file cannot have more than so many bytes.
+struct Full {
+    below: Arc<dyn Tree>,
+    /// Whether nothing at all is written after a write that failed.
+    for_good: bool,
+    failed: AtomicBool,
+}
+
+impl Full {
+    fn new(folder: &Path, for_good: bool) -> Arc<Self> {
+        Arc::new(Self { below: crate::support::gocryptfs::host(folder), for_good, failed: AtomicBool::new(false) })
+    }
+}
+
+impl Tree for Full {
+    fn root(&self) -> Node {
+        self.below.root()
+    }
+    fn writable(&self) -> bool {
+        true
+    }
+    fn lookup(&self, folder: Node, name: &OsStr) -> io::Result<Node> {
+        self.below.lookup(folder, name)
+    }
+    fn forget(&self, node: Node, times: u64) {
+        self.below.forget(node, times);
+    }
+    fn attributes(&self, node: Node) -> io::Result<Attributes> {
+        self.below.attributes(node)
+    }
+    fn list(&self, folder: Node) -> io::Result<Vec<Entry>> {
+        self.below.list(folder)
+    }
+    fn read_at(&self, file: Node, offset: u64, out: &mut [u8]) -> io::Result<usize> {
+        self.below.read_at(file, offset, out)
+    }
+    fn write_at(&self, file: Node, offset: u64, data: &[u8]) -> io::Result<()> {
+        if offset + data.len() as u64 > 12_000 || self.for_good && self.failed.load(Ordering::Relaxed) {
+            self.failed.store(true, Ordering::Relaxed);
+            return Err(Kind::StorageFull.into());
+        }
+        self.below.write_at(file, offset, data)
+    }
+    fn set_len(&self, file: Node, len: u64) -> io::Result<()> {
+        self.below.set_len(file, len)
+    }
+    fn space(&self) -> io::Result<Space> {
+        self.below.space()
+    }
+}
+
+/// The last block was sealed as a whole one by then, and stays so.
+#[test]
+fn a_write_that_fails_and_cannot_be_undone_loses_nothing() {
+    let folder = tempfile::tempdir().expect("a folder");
+    create(folder.path(), &NewFolder { log_n: 10, ..NewFolder::default() });
+    let tree = open(folder.path());
+    let node = tree.create(tree.root(), name("file"), &NEW).expect("created");
+    tree.write_at(node, 0, &[7; 5000]).expect("written");
+    drop(tree);
+    let below = Full::new(folder.path(), true);
+    let tree = open_with(below.clone(), Credential::Passphrase(secret(PASSPHRASE))).expect("it opens");
+    let file = find(&tree, name("file")).expect("found");
+    assert_eq!(tree.append(file, &[1; 30_000]).expect_err("full").kind(), Kind::StorageFull);
+    let left = read(&tree, file);
+    assert!(left.starts_with(&[7; 5000]) && left[5000..].iter().all(|byte| [0, 1].contains(byte)), "{}", left.len());
+    // There is room again, and a program writes the end anew.
+    below.failed.store(false, Ordering::Relaxed);
+    tree.write_at(file, 4096, &[8; 904]).expect("there is room");
+    let expected = [&[7; 4096][..], &[8; 904], &left[5000..]].concat();
+    assert_eq!(read(&tree, file), expected);
+    drop(tree);
+    let tree = open(folder.path());
+    assert_eq!(read(&tree, find(&tree, name("file")).expect("found")), expected);
+}
+
 #[test]
 fn a_write_that_fails_leaves_the_file_as_it_was() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -210,45 +287,8 @@ fn a_write_that_fails_leaves_the_file_as_it_was() {
     let node = tree.create(tree.root(), name("file"), &NEW).expect("created");
     tree.write_at(node, 0, &[7; 5000]).expect("written");
     drop(tree);
-    /// A folder in which a file cannot have more than so many bytes.
-    struct Full(Arc<dyn Tree>);
-    impl Tree for Full {
-        fn root(&self) -> Node {
-            self.0.root()
-        }
-        fn writable(&self) -> bool {
-            true
-        }
-        fn lookup(&self, folder: Node, name: &OsStr) -> io::Result<Node> {
-            self.0.lookup(folder, name)
-        }
-        fn forget(&self, node: Node, times: u64) {
-            self.0.forget(node, times);
-        }
-        fn attributes(&self, node: Node) -> io::Result<Attributes> {
-            self.0.attributes(node)
-        }
-        fn list(&self, folder: Node) -> io::Result<Vec<Entry>> {
-            self.0.list(folder)
-        }
-        fn read_at(&self, file: Node, offset: u64, out: &mut [u8]) -> io::Result<usize> {
-            self.0.read_at(file, offset, out)
-        }
-        fn write_at(&self, file: Node, offset: u64, data: &[u8]) -> io::Result<()> {
-            match offset + data.len() as u64 {
-                0..=12_000 => self.0.write_at(file, offset, data),
-                _ => Err(Kind::StorageFull.into()),
-            }
-        }
-        fn set_len(&self, file: Node, len: u64) -> io::Result<()> {
-            self.0.set_len(file, len)
-        }
-        fn space(&self) -> io::Result<Space> {
-            self.0.space()
-        }
-    }
-    let host = crate::support::gocryptfs::host(folder.path());
-    let tree = open_with(Arc::new(Full(host)), Credential::Passphrase(secret(PASSPHRASE))).expect("it opens");
+    let tree =
+        open_with(Full::new(folder.path(), false), Credential::Passphrase(secret(PASSPHRASE))).expect("it opens");
     let file = find(&tree, name("file")).expect("found");
     let stored = || {
         let files = fs::read_dir(folder.path()).expect("listed").map(|entry| entry.expect("an entry"));

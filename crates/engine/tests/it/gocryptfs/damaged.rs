@@ -7,10 +7,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use claviger_engine::file_formats::gocryptfs::{ContentCipher, NameEncryption, NewFolder};
-use claviger_engine::file_formats::{self, FolderSurvey, Stacked};
+use claviger_engine::file_formats::gocryptfs::{self, ContentCipher, NameEncryption, NewFolder};
+use claviger_engine::file_formats::{self, FileFormat, FolderSurvey, GOCRYPTFS, Stacked};
 use claviger_engine::trees::{NewNode, Node, Tree, find};
-use claviger_engine::{Credential, Error, ErrorKind, Unlock};
+use claviger_engine::{Credential, Error, ErrorKind, Unlock, Verdict};
 use serde_json::{Value, json};
 
 use crate::support::gocryptfs::{PASSPHRASE, Program, create, host, open, open_with, read, secret, seen};
@@ -148,6 +148,40 @@ fn damaged_headers_are_errors() {
         assert_eq!(tree.write_at(node, 0, &[0; 10]).expect_err("damaged").kind(), Kind::InvalidData);
         fs::write(&file, &whole).expect("written");
     }
+}
+
+#[test]
+fn a_file_cut_in_its_header_is_an_error_and_one_without_bytes_is_empty() {
+    let folder = with_files(ContentCipher::AesGcm, &[("file", noise(5000, 1))]);
+    let file = folder.path().join("file");
+    let whole = fs::read(&file).expect("read");
+    for len in [0, 1, 5, HEADER - 1, HEADER] {
+        fs::write(&file, &whole[..len]).expect("written");
+        let tree = open(folder.path());
+        let node = find(&tree, name("file")).expect("found");
+        let (size, read) = (tree.attributes(node).expect("seen").size, tree.read_at(node, 0, &mut [0; 10]));
+        match len {
+            0 | HEADER => assert_eq!((size, read.expect("empty")), (0, 0)),
+            _ => assert_eq!((size, read.expect_err("cut").kind()), (len as u64, Kind::InvalidData)),
+        }
+        assert_eq!(tree.write_at(node, 0, b"new").is_ok(), len == 0 || len == HEADER, "{len}");
+    }
+}
+
+#[test]
+fn a_symbolic_link_is_no_configuration_and_is_not_followed() {
+    let folder = with_files(ContentCipher::AesGcm, &[("file", noise(10, 1))]);
+    let (config, elsewhere) = (folder.path().join("gocryptfs.conf"), tempfile::tempdir().expect("a folder"));
+    let moved = elsewhere.path().join("moved.conf");
+    fs::copy(&config, &moved).and_then(|_| fs::remove_file(&config)).expect("moved");
+    std::os::unix::fs::symlink(&moved, &config).expect("linked");
+    let given = [Credential::Passphrase(secret(PASSPHRASE))];
+    let opened = file_formats::open(host(folder.path()), Some("gocryptfs"), &Unlock::with(&given));
+    let error = opened.err().expect("not followed");
+    assert!(error.to_string().contains("symbolic link"), "{error}");
+    assert!(error.hint.is_some_and(|hint| hint.contains("moved.conf")));
+    let verdict = GOCRYPTFS.identify(&*host(folder.path())).expect("identified");
+    assert!(matches!(&verdict, Verdict::Possible(why) if why[0].contains("symbolic link")), "{verdict:?}");
 }
 
 /// An encrypted folder with a file, a file with a long name, and a folder with a file; and where they are stored.
@@ -307,7 +341,7 @@ fn a_survey_finds_damaged_contents_links_and_leftovers() {
     assert!(problems.len() == 1 && problems[0].contains("cut short"), "{problems:?}");
     change(&file, |bytes| bytes.truncate(5));
     let problems = survey(folder.path());
-    assert!(problems.len() == 1 && problems[0].contains("no contents"), "{problems:?}");
+    assert!(problems.len() == 1 && problems[0].contains("in its header"), "{problems:?}");
     change(&file, Vec::clear);
     std::os::unix::fs::symlink("not encrypted", folder.path().join("x")).expect("linked");
     fs::create_dir(folder.path().join("gocryptfs.unfinished.0123")).expect("made");
@@ -356,7 +390,6 @@ fn hostile_configurations_are_refused_by_name_and_cost_nothing() {
         assert!(matches!(error.kind, Unsupported { .. }) && error.to_string().contains(word), "{error}");
     };
     unsupported(with_config(flag("FutureFeature", "")), "FutureFeature");
-    unsupported(with_config(flag("FIDO2", "")), "FIDO2");
     unsupported(with_config(flag("", "GCMIV128")), "GCMIV128");
     unsupported(with_config(flag("", "EMENames")), "EMENames");
     unsupported(with_config(|config| config["Version"] = json!(1)), "version 1");
@@ -405,6 +438,31 @@ fn hostile_configurations_are_refused_by_name_and_cost_nothing() {
     let given = [Credential::Passphrase(secret(PASSPHRASE))];
     let error = file_formats::open(host(folder.path()), Some("gocryptfs"), &Unlock::with(&given)).err();
     assert!(matches!(error.expect("there is none").kind, ErrorKind::NotThisFormat(_)));
+}
+
+#[test]
+fn the_master_key_opens_a_folder_that_a_fido2_token_opens() {
+    let program = Program::find();
+    let folder = with_files(ContentCipher::AesGcm, &[("file", noise(9000, 1))]);
+    let Some(key) = program.as_ref().and_then(|program| program.master_key(folder.path())) else { return };
+    let path = folder.path().join("gocryptfs.conf");
+    let mut config: Value = serde_json::from_slice(&fs::read(&path).expect("read")).expect("JSON");
+    config["FeatureFlags"].as_array_mut().expect("flags").push(json!("FIDO2"));
+    config["FIDO2"] = json!({"CredentialID": "AAAA", "HMACSalt": "AAAA"});
+    fs::remove_file(&path).and_then(|()| fs::write(&path, config.to_string())).expect("written");
+    let given = Credential::Passphrase(secret("another"));
+    let error = open_with(host(folder.path()), given).err().expect("it is not the key's secret");
+    let hint = error.hint.clone().unwrap_or_default();
+    let names_key = matches!(&error.kind, ErrorKind::WrongCredential(what) if what.contains("FIDO2 key"));
+    assert!(names_key && hint.contains("only the master key opens the folder"), "{error} {hint}");
+    let key = || Credential::VolumeKey(secret(&key));
+    let before = seen(&open_with(host(folder.path()), key()).expect("it opens"));
+    // With a password, the token no longer works.
+    let with = [key()];
+    gocryptfs::change_passphrase(&*host(folder.path()), &secret(PASSPHRASE), None, &Unlock::with(&with))
+        .expect("changed");
+    assert!(seen(&open(folder.path())) == before);
+    program.expect("found above").check(folder.path());
 }
 
 #[test]

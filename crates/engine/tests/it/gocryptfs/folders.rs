@@ -40,7 +40,7 @@ fn names() -> Vec<String> {
 const SIZES: [usize; 9] = [0, 1, 4095, 4096, 4097, 8191, 8192, 8193, 300_000];
 
 /// Fills a folder through the system.
-fn fill_host(folder: &Path) {
+pub fn fill_host(folder: &Path) {
     let at = |path: &str| folder.join(path);
     for size in SIZES {
         fs::write(at(&format!("size {size}")), noise(size, size as u64)).expect("written");

@@ -1,16 +1,19 @@
 //! Reencryption of LUKS2 volumes: what is there afterwards, what a crash or a fault at any write leaves, and what cryptsetup says.
 
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use crate::support::{ConversionInUse, shared, while_used, written_after_a_fault, written_meanwhile};
 use crate::torture::{Scenario, Verb};
+use crate::volumes::key_process::Here;
 use claviger_engine::formats::luks2::LUKS2;
 use claviger_engine::formats::luks2::reencrypt::{
     self, Beginning, HeaderAndData, Reencryption, ReencryptionRequest, Resilience,
 };
-use claviger_engine::formats::{Format, HeaderAttributes, Unlocked, VolumeInUse};
+use claviger_engine::formats::{Format, HeaderAttributes, InPlaceStores, KeyProcesses, Unlocked, VolumeInUse};
+use claviger_engine::key_process::volume::{KeylessLayout, Keys, proof};
+use claviger_engine::key_process::{KeyProcess, PartAccess, StoredAccess};
 use claviger_engine::spec::Cost;
 use claviger_engine::store::{InUseConversion, MemoryStore, SliceStore};
 use claviger_engine::{Advice, Credential, ErrorKind, Result, Secret, Spec, Store, Unlock, Volume};
@@ -417,6 +420,120 @@ fn every_way_comes_to_the_same_contents_in_use() {
         let bed = Bed::of(&before, header);
         way.in_use(&bed).unwrap_or_else(|e| panic!("{way:?}: {e}"));
         assert!(way.after(&bed) == way.contents(), "{way:?}: done");
+    }
+}
+
+/// A key process that another one may replace, and that ends after some requests.
+struct Replaceable {
+    now: Mutex<Arc<Here>>,
+    left: AtomicUsize,
+}
+
+impl Replaceable {
+    fn new(keys: Keys, left: usize) -> Self {
+        Self { now: Mutex::new(Arc::new(Here(keys))), left: left.into() }
+    }
+
+    fn now(&self) -> io::Result<Arc<Here>> {
+        let less = |left: usize| left.checked_sub(1);
+        self.left
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, less)
+            .map_err(|_| io::Error::other("it has ended"))?;
+        Ok(Arc::clone(&self.now.lock().expect("nobody panics")))
+    }
+
+    fn replace(&self, next: &Self) {
+        *self.now.lock().expect("nobody panics") = Arc::clone(&next.now.lock().expect("nobody panics"));
+        self.left.store(next.left.load(Ordering::SeqCst), Ordering::SeqCst);
+    }
+}
+
+impl KeyProcess for Replaceable {
+    fn decrypt(&self, segment: u32, into: u64, out: &mut [u8], read: &mut PartAccess<'_>) -> io::Result<()> {
+        self.now()?.decrypt(segment, into, out, read)
+    }
+
+    fn encrypt(&self, segment: u32, into: u64, data: &mut [u8], write: &mut PartAccess<'_>) -> io::Result<()> {
+        self.now()?.encrypt(segment, into, data, write)
+    }
+
+    fn decrypt_tagged(
+        &self,
+        _segment: u32,
+        _into: u64,
+        _out: &mut [u8],
+        _tags: usize,
+        _read: &mut StoredAccess<'_>,
+    ) -> io::Result<Option<u32>> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn encrypt_tagged(
+        &self,
+        _segment: u32,
+        _into: u64,
+        _data: &[u8],
+        _tags: usize,
+        _write: &mut StoredAccess<'_>,
+    ) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+}
+
+/// Converts a volume whose keys are in a key process, after its beginning, with another key process that ends after `requests`.
+fn convert_with_key_process(way: Reencrypting, bed: &Bed, requests: usize) -> Result<()> {
+    let volume = way.begin_in_use(bed)?;
+    let (layout, data, header) = (volume.layout(), bed.data(), bed.header().map(shared));
+    let keyless = KeylessLayout::of(&layout, &*data)?;
+    let current = Arc::new(Replaceable::new(Keys::of(&layout, true), usize::MAX));
+    let handle: Arc<dyn KeyProcess> = Arc::<Replaceable>::clone(&current);
+    let volume = Volume::new(Arc::clone(&data), keyless.clone().with_key_process(&handle, &*data)?);
+    let in_use = VolumeInUse::new(&volume, header.as_ref());
+    let by_keys = proof(&layout)?;
+    assert!(in_use.is_opened_by(&keyless, &by_keys)?, "{way:?}");
+    if !by_keys.is_empty() {
+        assert!(!in_use.is_opened_by(&keyless, &vec![vec![0; by_keys[0].len()]; by_keys.len()])?, "{way:?}");
+    }
+    let stores = InPlaceStores { data: &data, header: header.as_ref() };
+    let credentials = [passphrase()];
+    let request = ReencryptionRequest { zone: Some(bed.zone()), ..ReencryptionRequest::default() };
+    let converter = LUKS2.in_place_converter().expect("LUKS2 is converted in place");
+    let (keyless, keys) = converter.conversion(stores, &Unlock::with(&credentials), None, &request)?.into_keys()?;
+    let next = Arc::new(Replaceable::new(keys, requests));
+    let key_processes = KeyProcesses {
+        current: &handle,
+        next: &(Arc::<Replaceable>::clone(&next) as Arc<dyn KeyProcess>),
+        exchange: &mut || current.replace(&next),
+    };
+    let convert = |in_use: VolumeInUse<'_>| {
+        in_use.convert_with_key_process(&keyless, key_processes, &|_, _| {}, &AtomicBool::new(false))
+    };
+    convert(in_use)?;
+    current.left.store(usize::MAX, Ordering::SeqCst);
+    assert!(read_all(&volume)[..way.contents().len()] == way.contents(), "{way:?}: in use");
+    Ok(())
+}
+
+#[test]
+fn a_key_process_that_ends_at_any_request_leaves_no_zone_half_rewritten() {
+    for way in IN_USE {
+        let (before, header) = way.before();
+        let mut ended = 0;
+        for requests in 0.. {
+            let bed = Bed::of(&before, header);
+            let Err(error) = convert_with_key_process(way, &bed, requests) else {
+                assert!(way.after(&bed) == way.contents(), "{way:?}: done");
+                break;
+            };
+            assert!(error.to_string().contains("it has ended"), "{way:?}: {error}");
+            let layout = bed.unlocked().unwrap_or_else(|e| panic!("{way:?}: {e}")).layout;
+            assert!(layout.segments().iter().all(|segment| segment.writable), "{way:?}: no zone is interrupted");
+            assert!(bed.plaintext().expect("it opens")[..way.contents().len()] == way.contents(), "{way:?}: as it was");
+            bed.resume().unwrap_or_else(|e| panic!("{way:?}: {e}"));
+            assert!(way.after(&bed) == way.contents(), "{way:?}: resumed");
+            ended += 1;
+        }
+        assert!(ended > 3, "{way:?}: {ended}");
     }
 }
 

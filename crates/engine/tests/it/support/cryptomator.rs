@@ -7,8 +7,9 @@ use std::process::Stdio;
 use std::sync::{Arc, OnceLock};
 
 use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE};
 use claviger_crypto::hash::SHA256;
+use claviger_crypto::modes::aead::Siv;
 use claviger_crypto::scrypt::ScryptParams;
 use claviger_crypto::{Acceleration, key_wrap};
 use claviger_engine::file_formats::cryptomator::{self, CipherCombo};
@@ -93,6 +94,14 @@ fn keys(vault: &Path) -> [Secret; 2] {
         .map(|key| key_wrap::unwrap(&kek, &decoded(key), Acceleration::On).expect("right"))
 }
 
+/// How a name is stored in the folder with this ID, in the form in which it is given.
+pub fn stored_name(vault: &Path, plain: &str, folder: &[u8]) -> String {
+    let [enc, mac] = keys(vault);
+    let mut name = plain.as_bytes().to_vec();
+    let iv = Siv::new(&Secret::concat(&[&mac, &enc]), Acceleration::On).seal_with(&[folder], &mut name);
+    URL_SAFE.encode([&iv[..], &name].concat()) + ".c9r"
+}
+
 /// Makes a vault in SIV_CTRMAC one of format 7: without a configuration, and with an authenticated version in the key file.
 pub fn make_format_7(vault: &Path) {
     let [_, key] = keys(vault);
@@ -155,6 +164,13 @@ impl Program {
     /// Makes a vault.
     pub fn init(&self, vault: &Path) {
         self.run(&["--init"], vault, "");
+    }
+
+    /// Makes a vault of format 6 of what is in a folder: another program, with the library that pycryptomator needs.
+    pub fn make_format_6(&self, folder: &Path, vault: &Path) {
+        let mut command = bounded(120, &self.python);
+        command.args(["-c", include_str!("cryptomator6.py")]).args([folder, vault]).arg(PASSPHRASE);
+        tools::run(command.env("PYTHONUTF8", "1"));
     }
 
     /// Lets it carry out commands.

@@ -34,6 +34,10 @@ pub enum Layout {
     Boost,
     /// EncFS 1.4, without a salt.
     Unsalted,
+    /// EncFS 1.1 to 1.3.
+    Five,
+    /// EncFS 1.0, which had fewer properties.
+    Four,
 }
 
 /// The properties of a folder.
@@ -91,6 +95,24 @@ pub fn recipes() -> Vec<Recipe> {
         Recipe { cipher: ("ssl/aes", 1), naming: ("nameio/block", 2), layout: Layout::Unsalted, ..all },
         Recipe { naming: ("nameio/stream", 0), chained: false, key_bits: 256, layout: Layout::Unsalted, ..all },
         Recipe { naming: ("nameio/block", 3), layout: Layout::Boost, random: 1, checksum: 1, ..all },
+        Recipe { cipher: ("ssl/aes", 2), layout: Layout::Five, by_path: true, checksum: 8, holes: false, ..all },
+        Recipe {
+            cipher: ("ssl/blowfish", 2),
+            key_bits: 160,
+            naming: ("nameio/stream", 1),
+            layout: Layout::Five,
+            holes: false,
+            ..all
+        },
+        Recipe {
+            cipher: ("ssl/aes", 1),
+            naming: ("nameio/stream", 1),
+            file_ivs: false,
+            chained: false,
+            holes: false,
+            layout: Layout::Four,
+            ..all
+        },
     ]
 }
 
@@ -170,7 +192,7 @@ impl Recipe {
     /// What the passphrase gives, with these iterations, or as before salts.
     fn of_passphrase(&self, salt: &[u8], iterations: u32) -> Vec<u8> {
         let mut out = vec![0; self.len()];
-        if self.layout != Layout::Unsalted {
+        if self.salted() {
             SHA1.pbkdf2(PASSPHRASE.as_bytes(), salt, iterations, &mut out, &|| true);
             return out;
         }
@@ -193,17 +215,68 @@ impl Recipe {
         out
     }
 
-    /// The configuration of a folder with a volume key that is always the same.
-    pub fn config(&self) -> String {
+    fn salted(&self) -> bool {
+        matches!(self.layout, Layout::New | Layout::Boost)
+    }
+
+    /// The name and the bytes of the configuration of a folder with a volume key that is always the same.
+    pub fn config(&self) -> (&'static str, Vec<u8>) {
         let (salt, iterations) = ([7; 20], 1000);
         let volume: Vec<u8> = (0..self.len() as u8).map(|i| i.wrapping_mul(41) ^ 0x5a).collect();
         let sealed = self.key(&self.of_passphrase(&salt, iterations)).sealed(&volume);
+        match self.layout {
+            Layout::Five => (".encfs5", self.binary(&sealed, 12)),
+            Layout::Four => (".encfs4", self.binary(&sealed, 4)),
+            _ => (CONFIG, self.xml(&sealed, &salt, iterations).into_bytes()),
+        }
+    }
+
+    /// The configuration of a folder of EncFS 1.4 or newer.
+    pub fn xml_config(&self) -> String {
+        String::from_utf8(self.config().1).expect("it is text")
+    }
+
+    /// The first `count` properties, each with its name and its length in front.
+    fn binary(&self, sealed: &[u8], count: usize) -> Vec<u8> {
+        let number = |number: usize| match number {
+            0..128 => vec![number as u8],
+            128..16384 => vec![0x80 | (number >> 7) as u8, (number & 0x7f) as u8],
+            _ => vec![
+                0x80 | (number >> 21) as u8,
+                0x80 | (number >> 14) as u8,
+                0x80 | (number >> 7) as u8,
+                (number & 0x7f) as u8,
+            ],
+        };
+        let text = |bytes: &[u8]| [number(bytes.len()), bytes.to_vec()].concat();
+        let algorithm =
+            |(name, version): (&str, u64)| [text(name.as_bytes()), number(version as usize), vec![0, 0]].concat();
+        let properties = [
+            ("cipher", algorithm(self.cipher)),
+            ("keySize", number(self.key_bits)),
+            ("blockSize", number(self.block)),
+            ("keyData", text(sealed)),
+            ("subVersion", number(20_040_813)),
+            ("creator", text(b"a test")),
+            ("naming", algorithm(self.naming)),
+            ("uniqueIV", number(self.file_ivs.into())),
+            ("chainedIV", number(self.chained.into())),
+            ("externalIV", number(self.by_path.into())),
+            ("blockMACBytes", number(self.checksum)),
+            ("blockMACRandBytes", number(self.random)),
+        ];
+        let each =
+            properties.iter().take(count).flat_map(|(name, value)| [text(name.as_bytes()), text(value)].concat());
+        number(count).into_iter().chain(each).collect()
+    }
+
+    fn xml(&self, sealed: &[u8], salt: &[u8], iterations: u32) -> String {
         let (begin, end) = match self.layout {
             Layout::New => {
                 ("<cfg class_id=\"0\" tracking_level=\"0\" version=\"20\">\n<version>20100713</version>", "cfg")
             }
             Layout::Boost => ("<config class_id=\"0\" tracking_level=\"0\" version=\"26800\">", "config"),
-            Layout::Unsalted => ("<config class_id=\"0\" tracking_level=\"0\" version=\"20080813\">", "config"),
+            _ => ("<config class_id=\"0\" tracking_level=\"0\" version=\"20080813\">", "config"),
         };
         let mut text = String::from(
             "<?xml version=\"1.0\" encoding=\"UTF-8\" standalone=\"yes\" ?>\n<!DOCTYPE boost_serialization>\n\
@@ -228,8 +301,8 @@ impl Recipe {
             ("encodedKeySize", sealed.len()),
         ];
         numbers.into_iter().for_each(|(name, value)| line(format!("<{name}>{value}</{name}>")));
-        line(format!("<encodedKeyData>\n{}\n</encodedKeyData>", STANDARD.encode(&sealed)));
-        if self.layout != Layout::Unsalted {
+        line(format!("<encodedKeyData>\n{}\n</encodedKeyData>", STANDARD.encode(sealed)));
+        if self.salted() {
             line(format!("<saltLen>20</saltLen>\n<saltData>\n{}\n</saltData>", STANDARD.encode(salt)));
             line(format!("<kdfIterations>{iterations}</kdfIterations>\n<desiredKDFDuration>500</desiredKDFDuration>"));
         }
@@ -240,7 +313,8 @@ impl Recipe {
     /// An empty folder.
     pub fn folder(&self) -> TempDir {
         let folder = tempfile::tempdir().expect("a folder");
-        fs::write(folder.path().join(CONFIG), self.config()).expect("written");
+        let (file, bytes) = self.config();
+        fs::write(folder.path().join(file), bytes).expect("written");
         folder
     }
 }

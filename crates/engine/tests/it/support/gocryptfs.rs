@@ -114,10 +114,15 @@ impl Program {
 
     /// Mounts a folder and calls `each` with the mount point; a reported skip where nothing can be mounted.
     pub fn mounted(&self, folder: &Path, each: impl FnOnce(&Path)) -> Option<()> {
+        self.mounted_with(&[], folder, each)
+    }
+
+    /// Like [`Program::mounted`], with options.
+    pub fn mounted_with(&self, options: &[&str], folder: &Path, each: impl FnOnce(&Path)) -> Option<()> {
         tools::root()?;
         let point = tempfile::tempdir().expect("a folder");
         let mount = Mount::on(point.path());
-        let mut server = Server::start(self.command().arg("-fg").arg(folder).arg(point.path()));
+        let mut server = Server::start(self.command().arg("-fg").args(options).arg(folder).arg(point.path()));
         assert!(mount.wait(), "it is not mounted: {}{}", server.out(), server.err());
         each(point.path());
         // Another test's child may hold a file of the mount between fork and exec.
@@ -181,8 +186,10 @@ pub fn seen_by_host(folder: &Path) -> Seen {
             } else if kind.is_symlink() {
                 let target = fs::read_link(&at).expect("a target");
                 seen.insert(path, (NodeKind::Link, target.as_os_str().as_bytes().to_vec()));
-            } else {
+            } else if kind.is_file() {
                 seen.insert(path, (NodeKind::File, fs::read(&at).expect("read")));
+            } else {
+                seen.insert(path, (NodeKind::Special, Vec::new()));
             }
         }
     }

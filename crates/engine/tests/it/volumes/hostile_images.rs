@@ -121,6 +121,9 @@ fn look(store: Arc<MemoryStore>, _: &mut Random) {
     if let Ok(mut seen) = diagnosis::look(&as_store) {
         let _ = seen.find_lost_partitions(&as_store);
     }
+    let scan = diagnosis::scan(&as_store, &mut |_| Ok(())).expect("memory is read");
+    assert!(scan.found.is_sorted_by_key(|found| found.at));
+    assert!(scan.found.iter().all(|found| found.at < store.len() && found.len != Some(0)));
     assert!(store.to_vec() == before, "looking changed something");
 }
 

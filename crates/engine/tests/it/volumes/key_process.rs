@@ -13,7 +13,7 @@ use claviger_engine::{Acceleration, Layout, Sectors, Store, Volume};
 use crate::volumes::volume::{Dice, mixed};
 
 /// Holds the keys in this process, and the data in memory of its own.
-struct Here(Keys);
+pub struct Here(pub Keys);
 
 impl Here {
     /// Which sector has a wrong tag.

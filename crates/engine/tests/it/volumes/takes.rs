@@ -90,6 +90,7 @@ fn asking<'a>(
         | Parameter::WrappedPassphrase
         | Parameter::Passthrough
         | Parameter::EncryptedView
+        | Parameter::ReverseView
         | Parameter::MetadataInAttributes => return None,
         other => panic!("say how one asks for {other:?}"),
     })
@@ -181,6 +182,7 @@ fn opening<'a>(parameter: Parameter, base: Unlock<'a>, other: &'a Secret) -> Opt
         Parameter::WrappedPassphrase => of_folder(FolderOptions { wrapped_passphrase: Some(other), ..plain }),
         Parameter::Passthrough => of_folder(FolderOptions { passthrough: true, ..plain }),
         Parameter::EncryptedView => of_folder(FolderOptions { encrypted_view: true, ..plain }),
+        Parameter::ReverseView => of_folder(FolderOptions { reverse: true, ..plain }),
         Parameter::MetadataInAttributes => of_folder(FolderOptions { metadata_in_attributes: true, ..plain }),
         _ => return None,
     })

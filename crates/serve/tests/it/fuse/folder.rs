@@ -3,15 +3,15 @@
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::Write;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
-use std::path::PathBuf;
-use std::process::Command;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
 
 use claviger_testkit::fsx::{Folder, Plan, exercise_folder, seed};
 use claviger_testkit::posix::{Options, Reference, read_only, read_only_contents, run, second_group};
 use claviger_testkit::stress;
-use claviger_testkit::tools::program;
+use claviger_testkit::tools::{program, run as run_program};
 
-use crate::mounted::{Mounted, MountedFolder, NOBODY, transports};
+use crate::mounted::{Mounted, MountedFolder, NOBODY, as_nobody, transports};
 
 /// Differences from the folder itself. O_NOATIME is up to the process that reads, which is the server, and it has each file open
 /// only once for all programs.
@@ -66,10 +66,15 @@ impl Passed {
 
     /// The same, with more words for the server.
     pub fn by_nobody_with(words: &[&str], transport: &str) -> Option<Self> {
+        Self::by_nobody_in(&std::env::temp_dir(), words, transport)
+    }
+
+    /// The same, of a folder in the folder `place`.
+    fn by_nobody_in(place: &Path, words: &[&str], transport: &str) -> Option<Self> {
         for needed in ["fusermount3", "setpriv"] {
             program(needed)?;
         }
-        let place = places();
+        let place = places_in(place);
         for dir in [lower(&place), bare(&place)] {
             chown(dir, Some(NOBODY), Some(NOBODY)).expect("root may");
         }
@@ -105,7 +110,11 @@ impl Passed {
 }
 
 fn places() -> MountedFolder {
-    let place = MountedFolder::new(b"");
+    places_in(&std::env::temp_dir())
+}
+
+fn places_in(place: &Path) -> MountedFolder {
+    let place = MountedFolder::new_in(place, b"");
     for dir in [lower(&place), bare(&place)] {
         fs::create_dir(&dir).expect("it is new");
         fs::set_permissions(&dir, Permissions::from_mode(0o777)).expect("it is ours");
@@ -279,6 +288,83 @@ fn a_listing_of_a_hundred_thousand_names_has_each_once() {
             listed.map(|entry| entry.expect("an entry").file_name().into_string().expect("text")).collect();
         names.sort_unstable();
         assert!(names.iter().eq(&(0..100_000).map(|number| format!("{number:05}")).collect::<Vec<_>>()));
+        passed.ends();
+    }
+}
+
+/// Three programs wait for the disk, and one that works on the same processor does not notice.
+#[test]
+fn requests_that_wait_do_not_hold_up_others_of_their_processor() {
+    /// Reads one page after this many MiB of a file.
+    const READ: &str = "import os,sys; print(os.pread(os.open(sys.argv[1], os.O_RDONLY), 4096, int(sys.argv[2]) << 20) == bytes(4096))";
+    /// Lists a folder. Opening the file would wait for its pages.
+    const LIST: &str = "import os,sys; print(os.listdir(sys.argv[1]) == ['volume'])";
+    let on_one_processor = |script: &str, path: &Path, mib: usize| {
+        let mut command = Command::new("taskset");
+        command.args(["-c", "0", "timeout", "60", "python3", "-c", script]).arg(path).arg(mib.to_string());
+        command.stdout(Stdio::piped()).spawn().expect("it starts")
+    };
+    let printed = |child: Child| String::from_utf8(child.wait_with_output().expect("it ran").stdout).expect("text");
+    for transport in transports().into_iter().flatten() {
+        let (slow, place) = (MountedFolder::new(&[0; 8 << 20]), MountedFolder::new(b""));
+        let until = slow.dir.path().join("until");
+        let _below = slow.serve(&[&format!("until={}", until.display()), "device", "threads=8"]);
+        let mut server = place.serve(&[&format!("folder={}", slow.folder().display()), transport]);
+        let file = place.folder().join("volume");
+        let mut waiting: Vec<Child> = (1..4).map(|mib| on_one_processor(READ, &file, mib)).collect();
+        for _ in 0..20 {
+            assert_eq!(printed(on_one_processor(LIST, &place.folder(), 0)), "True\n", "over {transport}");
+        }
+        for one in &mut waiting {
+            assert!(one.try_wait().expect("it is ours").is_none(), "it still waits");
+        }
+        fs::write(&until, "").expect("there is room");
+        for one in waiting {
+            assert_eq!(printed(one), "True\n");
+        }
+        assert!(server.stop().success());
+    }
+}
+
+/// Nodes without a descriptor are found again, and behave like all others. An overlay (of a container, say) gives them no lasting numbers;
+/// a folder in memory does.
+#[test]
+fn a_folder_has_more_nodes_than_its_server_has_descriptors() {
+    const SCRIPT: &str = r#"
+import os, sys
+top = sys.argv[1]
+for folder in range(20):
+    os.makedirs(f"{top}/a/{folder}")
+    for number in range(50):
+        with open(f"{top}/a/{folder}/{number}", "w") as file: file.write(f"{folder} {number}")
+def check(top):
+    for folder in range(20):
+        assert sorted(map(int, os.listdir(f"{top}/{folder}"))) == list(range(50))
+        for number in range(50):
+            with open(f"{top}/{folder}/{number}") as file: assert file.read() == f"{folder} {number}"
+            os.chmod(f"{top}/{folder}/{number}", 0o600 + number % 8)
+            assert os.stat(f"{top}/{folder}/{number}").st_mode & 0o7 == number % 8
+check(top + "/a")
+check(top + "/a")
+os.rename(top + "/a", top + "/b")
+os.chdir(top + "/b/3")
+check(top + "/b")
+os.rename(top + "/b", top + "/c")
+check(top + "/c")
+assert len(os.listdir(".")) == 50
+for folder in range(20):
+    for number in range(50):
+        os.rename(f"{top}/c/{folder}/{number}", f"{top}/c/{folder}/{number}.new")
+        os.link(f"{top}/c/{folder}/{number}.new", f"{top}/c/{folder}/{number}")
+        os.unlink(f"{top}/c/{folder}/{number}.new")
+check(top + "/c")
+"#;
+    for transport in transports().into_iter().flatten() {
+        let Some(passed) = Passed::by_nobody_in(Path::new("/dev/shm"), &["descriptors=200"], transport) else { return };
+        let top = passed.place.folder();
+        run_program(as_nobody().args(["python3", "-c", SCRIPT]).arg(&top));
+        run_program(as_nobody().args(["rm", "-r"]).arg(top.join("c")));
+        passed.holds_against_posix(Some(NOBODY), &KNOWN);
         passed.ends();
     }
 }

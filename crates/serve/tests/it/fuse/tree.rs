@@ -13,7 +13,7 @@ use claviger_testkit::random::Random;
 use claviger_testkit::tools::{program, run};
 
 /// A place whose backing is a new FAT of a width, or an exFAT; or a reported skip.
-fn made(kind: &str, size: usize) -> Option<MountedFolder> {
+pub fn made(kind: &str, size: usize) -> Option<MountedFolder> {
     transports()?;
     program(checker(kind))?;
     let place = MountedFolder::new(&vec![0; size]);
@@ -27,7 +27,7 @@ fn checker(kind: &str) -> &'static str {
 }
 
 /// Fails unless the program that checks it has nothing to say.
-fn check(kind: &str, place: &MountedFolder) {
+pub fn check(kind: &str, place: &MountedFolder) {
     run(Command::new(program(checker(kind)).expect("found before")).arg("-n").arg(place.backing()));
 }
 

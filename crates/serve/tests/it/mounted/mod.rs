@@ -53,7 +53,11 @@ pub struct MountedFolder {
 
 impl MountedFolder {
     pub fn new(backing: &[u8]) -> Self {
-        let dir = tempfile::tempdir().expect("a temporary folder");
+        Self::new_in(&std::env::temp_dir(), backing)
+    }
+
+    pub fn new_in(place: &Path, backing: &[u8]) -> Self {
+        let dir = tempfile::tempdir_in(place).expect("a temporary folder");
         fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).expect("it is ours");
         let place = Self { dir };
         fs::write(place.backing(), backing).expect("there is room");
@@ -127,6 +131,8 @@ fn as_user_in(user: u32, groups: &[u32]) -> Command {
     let others = if groups.is_empty() { "--clear-groups".into() } else { format!("--groups={}", groups.join(",")) };
     let mut command = Command::new("setpriv");
     command.args([format!("--reuid={user}"), format!("--regid={user}"), others]);
+    // What is installed for this user alone, in its home folder, others may not run.
+    command.env("PATH", "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin");
     command
 }
 

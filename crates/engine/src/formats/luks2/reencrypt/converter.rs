@@ -5,22 +5,24 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use claviger_crypto::Secret;
 
 use super::{
-    Beginning, HeaderAndData, Reencryption, ReencryptionState, VolumeKeys, begin, begin_decryption,
-    begin_detached_encryption, begin_encryption, header_len, moves_header, status,
+    Beginning, HeaderAndData, Record, Reencryption, ReencryptionState, VolumeKeys, begin, begin_decryption,
+    begin_detached_encryption, begin_encryption, digest_of, header_len, moves_header, status,
 };
 use crate::advice::Advice;
 use crate::credential::{Credential, Unlock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::VolumeInUse;
 use crate::formats::in_place::{
-    InPlaceConversion, InPlaceConverter, InPlaceStores, Reencrypter, ReencryptionRequest, Towards,
+    InPlaceConversion, InPlaceConverter, InPlaceStores, KeyProcesses, KeylessConversion, Reencrypter,
+    ReencryptionRequest, Towards,
 };
-use crate::formats::luks2::Luks2;
 use crate::formats::luks2::metadata::{MetadataSegment, Size};
 use crate::formats::luks2::read::{ReadHeader, read};
+use crate::formats::luks2::{Luks2, NAME};
+use crate::key_process::volume::Keys;
 use crate::spec::Spec;
 use crate::store::{Handover, InUseConversion, Lender, Store};
-use crate::volume::ConversionKind;
+use crate::volume::{ConversionKind, VolumeEncryption};
 
 /// The size of the store of a new detached header, in bytes: cryptsetup's default.
 const NEW_HEADER: u64 = 16 << 20;
@@ -79,6 +81,24 @@ impl InPlaceConverter for Luks2 {
         reencryption.followed_by(&volume, request.zone)?.run(progress, cancel)
     }
 
+    fn convert_with_key_process(
+        &self,
+        volume: VolumeInUse<'_>,
+        keyless: &KeylessConversion,
+        new: KeyProcesses<'_>,
+        progress: &dyn Fn(u64, u64),
+        cancel: &AtomicBool,
+    ) -> Result<()> {
+        let stores = HeaderAndData::of(InPlaceStores { data: volume.data(), header: volume.header() });
+        let with = |key_process| Reencryption::with_key_process(stores, keyless, key_process);
+        let reencryption = with(new.next)?.followed_by(&volume, keyless.request.zone)?;
+        volume.must_match(reencryption.layout()?)?;
+        drop(reencryption);
+        let mut reencryption = with(new.current)?.followed_by(&volume, keyless.request.zone)?;
+        reencryption.exchange(new.exchange)?;
+        reencryption.run(progress, cancel)
+    }
+
     fn reencrypter(&self) -> Option<&dyn Reencrypter> {
         Some(self)
     }
@@ -94,6 +114,15 @@ impl Reencrypter for Luks2 {
             Towards::Encrypted => Ok(NEW_HEADER),
             Towards::Plain => header_len(data),
         }
+    }
+
+    fn must_be_possible_in_use(
+        &self,
+        stores: InPlaceStores<'_>,
+        towards: Option<Towards>,
+        request: &ReencryptionRequest<'_>,
+    ) -> Result<()> {
+        must_be_possible_in_use(&HeaderAndData::of(stores), towards, request)
     }
 
     fn reencryption<'a>(
@@ -183,19 +212,18 @@ fn resumed<'a>(
     ending: Vec<u32>,
 ) -> Result<Box<dyn InPlaceConversion + 'a>> {
     let reencryption = Reencryption::resume(stores, with, request.zone)?.at_rate(request.rate);
-    let by_lender = match lender(&stores) {
-        Some(lender) => Some((lender, asked_for(&reencryption.record.header, &stores, request)?)),
-        None => None,
-    };
-    Ok(Box::new(Begun { reencryption, ending, by_lender }))
+    let request = asked_for(&reencryption.record.header, &stores, request)?;
+    Ok(Box::new(Begun { reencryption, ending, request, lender: lender(&stores) }))
 }
 
 /// A reencryption that has begun.
 struct Begun<'a> {
     reencryption: Reencryption<'a>,
     ending: Vec<u32>,
-    /// The process that uses the volume and does the work, and what it is asked for.
-    by_lender: Option<(&'a dyn Lender, InUseConversion)>,
+    /// What a process that uses the volume is asked for.
+    request: InUseConversion,
+    /// The process that uses the volume and does the work.
+    lender: Option<&'a dyn Lender>,
 }
 
 impl InPlaceConversion for Begun<'_> {
@@ -213,7 +241,7 @@ impl InPlaceConversion for Begun<'_> {
     }
 
     fn run(self: Box<Self>, progress: &dyn Fn(u64, u64), cancel: &AtomicBool) -> Result<()> {
-        let Some((lender, request)) = self.by_lender else { return self.reencryption.run(progress, cancel) };
+        let Some(lender) = self.lender else { return self.reencryption.run(progress, cancel) };
         if cancel.load(Ordering::Relaxed) {
             return Err(Error::from(ErrorKind::Cancelled).advise(Advice::ResumeReencryption));
         }
@@ -221,6 +249,19 @@ impl InPlaceConversion for Begun<'_> {
         let stores = &self.reencryption.record.stores;
         let last = last.as_ref().filter(|_| !same);
         let keys: Vec<_> = [previous.as_ref(), last].into_iter().flatten().collect();
-        lender.convert(&request, &handover(stores, &keys), progress, cancel)
+        lender.convert(&self.request, &handover(stores, &keys), progress, cancel)
+    }
+
+    fn into_keys(self: Box<Self>) -> Result<(KeylessConversion, Keys)> {
+        let Self { reencryption, ending, request, .. } = *self;
+        let Record { header, state, .. } = &reencryption.record;
+        let encryption =
+            state.last.segment.encryption.as_deref().map_or_else(VolumeEncryption::none, |specification| {
+                let (cipher, mode) = specification.split_once('-').unwrap_or((specification, ""));
+                VolumeEncryption { format: NAME.to_owned(), cipher: cipher.to_owned(), mode: mode.to_owned() }
+            });
+        let header = digest_of(&header.metadata)?;
+        let keyless = KeylessConversion { header, kind: state.mode, encryption, ending, request };
+        Ok((keyless, reencryption.ciphers.keys()))
     }
 }

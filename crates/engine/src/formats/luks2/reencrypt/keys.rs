@@ -1,5 +1,6 @@
 //! The keys of both sides of a reencryption, and the ciphers that use them.
 
+use std::io;
 use std::sync::Arc;
 
 use claviger_crypto::dmcrypt::{Sectors, Specification};
@@ -8,6 +9,9 @@ use claviger_crypto::{Acceleration, Secret, SectorCipher};
 use super::state::{ReencryptionState, Side, What};
 use crate::error::Result;
 use crate::formats::luks::cipher_error;
+use crate::key_process::volume::Keys;
+use crate::key_process::{KeyHandle, KeyProcess};
+use crate::volume::Payload;
 
 /// The volume keys before and after a reencryption. `None` if that side is plaintext.
 pub struct VolumeKeys {
@@ -30,12 +34,19 @@ impl VolumeKeys {
     }
 }
 
-/// The ciphers of all states of a part, with keys. Their sectors are numbered from byte 0 of the plaintext.
+/// The ciphers of all states of a part. Their sectors are numbered from byte 0 of the plaintext.
 #[derive(Clone)]
 pub(super) struct Ciphers {
-    previous: Option<Arc<dyn SectorCipher>>,
-    moved: Option<Arc<dyn SectorCipher>>,
-    last: Option<Arc<dyn SectorCipher>>,
+    previous: Option<SideCipher>,
+    moved: Option<SideCipher>,
+    last: Option<SideCipher>,
+}
+
+/// The cipher of one side: here, or in a key process.
+#[derive(Clone)]
+pub(super) enum SideCipher {
+    Here(Arc<dyn SectorCipher>),
+    KeyProcess(KeyHandle),
 }
 
 impl Ciphers {
@@ -44,9 +55,11 @@ impl Ciphers {
     /// # Errors
     /// `Unsupported` and `Malformed` if a cipher is unknown or does not fit its key.
     pub fn new(state: &ReencryptionState, keys: &VolumeKeys, with: Acceleration) -> Result<Self> {
-        let cipher = |side: Option<&Side>, key: &Option<Secret>| match (side, key) {
-            (Some(side), Some(key)) => side_cipher(side, key, with),
-            _ => Ok(None),
+        let cipher = |side: Option<&Side>, key: &Option<Secret>| -> Result<_> {
+            match (side, key) {
+                (Some(side), Some(key)) => Ok(side_cipher(side, key, with)?.map(SideCipher::Here)),
+                _ => Ok(None),
+            }
         };
         Ok(Self {
             previous: cipher(Some(&state.previous), &keys.previous)?,
@@ -55,8 +68,31 @@ impl Ciphers {
         })
     }
 
+    /// The ciphers of both sides if `key_process` has [`Ciphers::keys`].
+    pub fn in_key_process(state: &ReencryptionState, key_process: &Arc<dyn KeyProcess>) -> Self {
+        let cipher = |number, side: Option<&Side>| {
+            let side = side.filter(|side| side.segment.encryption.is_some() && side.segment.iv_tweak.is_some())?;
+            let handle = KeyHandle::new(Arc::clone(key_process), number, side.sector() as usize, None);
+            Some(SideCipher::KeyProcess(handle))
+        };
+        Self {
+            previous: cipher(0, Some(&state.previous)),
+            moved: cipher(1, state.moved.as_ref()),
+            last: cipher(2, Some(&state.last)),
+        }
+    }
+
+    /// The keys for a process that holds them for others.
+    pub fn keys(&self) -> Keys {
+        let cipher = |side: &Option<SideCipher>| match side {
+            Some(SideCipher::Here(cipher)) => Some(Arc::clone(cipher)),
+            Some(SideCipher::KeyProcess(_)) | None => None,
+        };
+        Keys::of_ciphers([&self.previous, &self.moved, &self.last].map(cipher))
+    }
+
     /// The cipher of a part; `None` for plaintext.
-    pub fn of(&self, what: What) -> Option<&Arc<dyn SectorCipher>> {
+    pub fn of(&self, what: What) -> Option<&SideCipher> {
         match what {
             What::Previous => self.previous.as_ref(),
             What::Moved => self.moved.as_ref().or(self.previous.as_ref()),
@@ -65,28 +101,78 @@ impl Ciphers {
     }
 
     /// Converts from the old to the new side.
-    pub fn convert(&self, state: &ReencryptionState, at: u64, piece: &mut [u8]) {
-        self.recipher((state.was(at), What::Last), at, piece);
+    ///
+    /// # Errors
+    /// Those of the key process. Then `piece` has no meaning.
+    pub fn convert(&self, state: &ReencryptionState, at: u64, piece: &mut [u8]) -> io::Result<()> {
+        self.recipher((state.was(at), What::Last), at, piece)
     }
 
     /// Converts from the new back to the old side.
-    pub fn convert_back(&self, state: &ReencryptionState, at: u64, piece: &mut [u8]) {
-        self.recipher((What::Last, state.was(at)), at, piece);
+    ///
+    /// # Errors
+    /// Those of the key process. Then `piece` has no meaning.
+    pub fn convert_back(&self, state: &ReencryptionState, at: u64, piece: &mut [u8]) -> io::Result<()> {
+        self.recipher((What::Last, state.was(at)), at, piece)
     }
 
-    fn recipher(&self, (from, to): (What, What), at: u64, piece: &mut [u8]) {
+    fn recipher(&self, (from, to): (What, What), at: u64, piece: &mut [u8]) -> io::Result<()> {
         // 128 KiB at a time, which stay in the L2 cache between both ciphers.
-        for (i, part) in piece.chunks_mut(128 << 10).enumerate() {
+        let converted = piece.chunks_mut(128 << 10).enumerate().try_for_each(|(i, part)| {
             let at = at + (i * (128 << 10)) as u64;
-            if let Some(cipher) = self.of(from) {
-                cipher.decrypt(at / cipher.sector_size() as u64, part);
-            }
-            if let Some(cipher) = self.of(to) {
-                cipher.encrypt(at / cipher.sector_size() as u64, part);
-            }
-        }
+            self.of(from).map_or(Ok(()), |cipher| cipher.decrypt(at, part))?;
+            self.of(to).map_or(Ok(()), |cipher| cipher.encrypt(at, part))
+        });
         // Wipes key material before the system call that follows.
         claviger_crypto::secret::wipe_after_sectors();
+        converted
+    }
+}
+
+impl SideCipher {
+    /// Decrypts whole sectors, which begin at byte `at` of the plaintext.
+    ///
+    /// # Errors
+    /// Those of the key process.
+    pub fn decrypt(&self, at: u64, part: &mut [u8]) -> io::Result<()> {
+        match self {
+            Self::Here(cipher) => cipher.decrypt(at / cipher.sector_size() as u64, part),
+            Self::KeyProcess(handle) => {
+                let stored = part.to_vec();
+                handle.decrypt(at, part, &mut |past, out| {
+                    out.copy_from_slice(&stored[past..][..out.len()]);
+                    Ok(())
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Encrypts whole sectors, which begin at byte `at` of the plaintext.
+    ///
+    /// # Errors
+    /// Those of the key process.
+    pub fn encrypt(&self, at: u64, part: &mut [u8]) -> io::Result<()> {
+        match self {
+            Self::Here(cipher) => cipher.encrypt(at / cipher.sector_size() as u64, part),
+            Self::KeyProcess(handle) => {
+                let mut stored = vec![0; part.len()];
+                handle.encrypt(at, part, &mut |past, encrypted| {
+                    stored[past..][..encrypted.len()].copy_from_slice(encrypted);
+                    Ok(())
+                })?;
+                part.copy_from_slice(&stored);
+            }
+        }
+        Ok(())
+    }
+
+    /// A segment's payload that begins at byte `at` of the plaintext.
+    pub fn payload(&self, at: u64) -> Payload {
+        match self {
+            Self::Here(cipher) => Payload::crypt(Arc::clone(cipher), at / cipher.sector_size() as u64),
+            Self::KeyProcess(handle) => Payload::KeyProcess(handle.clone().cut(at)),
+        }
     }
 }
 

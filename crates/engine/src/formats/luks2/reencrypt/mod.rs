@@ -30,12 +30,13 @@ mod state;
 mod zone;
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use claviger_crypto::Secret;
 use claviger_crypto::pool::Pool;
+use claviger_crypto::{Secret, hash};
 
 use super::metadata::{Id, Metadata, Size};
 use super::read::{self, Luks2CopyState, ReadHeader, read};
@@ -45,8 +46,10 @@ use crate::advice::{Advice, Warning};
 use crate::credential::{Credential, Unlock};
 use crate::edit::{Edit, Seen, Step};
 use crate::error::{Error, ErrorKind, Result};
+use crate::formats::KeylessConversion;
 use crate::formats::in_use::{LiveVolume, VolumeInUse, pause};
 use crate::formats::luks::data_elsewhere;
+use crate::key_process::KeyProcess;
 use crate::memory;
 use crate::store::Store;
 use crate::volume::{ConversionKind, Layout};
@@ -142,6 +145,36 @@ impl<'a> Reencryption<'a> {
         let header = read(stores.header)?;
         let Unlocked { state, keys, .. } = unlocked(&header, &stores, with)?;
         let ciphers = Ciphers::new(&state, &keys, with.acceleration)?;
+        Self::of(stores, header, state, ciphers, keys, zone)
+    }
+
+    /// Resumes a reencryption whose keys are in `key_process`, which has proven the header that `keyless` means.
+    ///
+    /// # Errors
+    /// Those of [`Reencryption::resume`], and `Misuse` for another header.
+    fn with_key_process(
+        stores: HeaderAndData<'a>,
+        keyless: &KeylessConversion,
+        key_process: &Arc<dyn KeyProcess>,
+    ) -> Result<Self> {
+        let header = read(stores.header)?;
+        if digest_of(&header.metadata)? != keyless.header {
+            return Err(Error::misuse("its header has changed since the key process read it"));
+        }
+        let state = checked_state(&header, &stores)?;
+        let ciphers = Ciphers::in_key_process(&state, key_process);
+        let keys = VolumeKeys { previous: None, last: None, same: false };
+        Ok(Self::of(stores, header, state, ciphers, keys, keyless.request.zone)?.at_rate(keyless.request.rate))
+    }
+
+    fn of(
+        stores: HeaderAndData<'a>,
+        header: ReadHeader,
+        state: ReencryptionState,
+        ciphers: Ciphers,
+        keys: VolumeKeys,
+        zone: Option<u64>,
+    ) -> Result<Self> {
         let alignment = state.alignment();
         if !state.size.is_multiple_of(alignment) {
             let what = format!("the volume's {} bytes are not a multiple of {alignment}", state.size);
@@ -182,6 +215,23 @@ impl<'a> Reencryption<'a> {
         self.zone = zone.unwrap_or(IN_USE_ZONE).next_multiple_of(state.alignment()).min(LARGEST_IN_USE_ZONE);
         self.record.live = Some(volume.follow(self.record.state.mode));
         Ok(self)
+    }
+
+    /// The layout of the volume at present. Nothing of it may be interrupted.
+    fn layout(&self) -> Result<Layout> {
+        recovery::layout(&self.record.state, &self.record.stores, &self.ciphers)
+    }
+
+    /// Calls `exchange`, which replaces the key process of the volume in use, while nobody uses the volume. It then has this layout.
+    fn exchange(&mut self, exchange: &mut dyn FnMut()) -> Result<()> {
+        let layout = self.layout()?;
+        let whole = 0..self.record.state.size;
+        if let Some(live) = &mut self.record.live {
+            live.close(whole.clone(), whole);
+            exchange();
+            live.open(Some(layout), 0..0);
+        }
+        Ok(())
     }
 
     /// Returns the progress.
@@ -474,7 +524,8 @@ struct Unlocked {
     key: OpenedKey,
 }
 
-fn unlocked(header: &ReadHeader, stores: &HeaderAndData<'_>, with: &Unlock<'_>) -> Result<Unlocked> {
+/// The state in the header, checked as far as possible without keys.
+fn checked_state(header: &ReadHeader, stores: &HeaderAndData<'_>) -> Result<ReencryptionState> {
     let state = ReencryptionState::of(&header.metadata, stores.data.len())?
         .ok_or_else(|| Error::misuse("this volume is not being reencrypted"))?;
     let required = validate::requirements(&header.metadata);
@@ -485,6 +536,20 @@ fn unlocked(header: &ReadHeader, stores: &HeaderAndData<'_>, with: &Unlock<'_>) 
         must_be_attached(header, &state)?;
     }
     doubts::may_belong_together(stores, header, doubts::encrypted_by_now(&state))?;
+    Ok(state)
+}
+
+/// A digest of the metadata, which tells two processes whether they have read the same ones.
+fn digest_of(metadata: &Metadata) -> Result<Vec<u8>> {
+    let json = serde_json::to_vec(metadata).map_err(std::io::Error::from)?;
+    let hash = hash::by_name("sha256").ok_or_else(|| Error::unsupported("SHA-256"))?;
+    let mut digest = vec![0; hash.size];
+    hash.digest(&[&json], &mut digest);
+    Ok(digest)
+}
+
+fn unlocked(header: &ReadHeader, stores: &HeaderAndData<'_>, with: &Unlock<'_>) -> Result<Unlocked> {
+    let state = checked_state(header, stores)?;
     let (keys, key) = volume_keys(header, &state, stores.header, with)?;
     with.has_opened();
     // Everything is rewritten and the old key's keyslots are removed: this state needs no more proof than any header.

@@ -4,8 +4,6 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use claviger_crypto::SectorCipher;
-
 use super::HeaderAndData;
 use super::keys::Ciphers;
 use super::state::{Checksums, ReencryptionState, Resilience, What, wrong};
@@ -87,7 +85,7 @@ fn by_checksums(
         let mut back = bytes.clone();
         let (mut were, mut of_next) = (Vec::new(), Vec::new());
         if now != stored {
-            ciphers.convert_back(state, start, &mut back);
+            ciphers.convert_back(state, start, &mut back)?;
             were = all_sums(sums, &back);
             of_next = sums_of_next(state, stores, hot, start..start + bytes.len() as u64, sums)?;
         }
@@ -193,7 +191,7 @@ fn recovered(state: &ReencryptionState, stores: &HeaderAndData<'_>, ciphers: &Ci
         Source::Torn(bytes) => {
             let mut plaintext = bytes.to_vec();
             if let Some(cipher) = ciphers.of(state.was(run.at.start)) {
-                cipher.decrypt(run.at.start / cipher.sector_size() as u64, &mut plaintext);
+                cipher.decrypt(run.at.start, &mut plaintext)?;
             }
             let payload = Payload::Fixed(plaintext.into());
             Segment { payload, ..segment(state, ciphers, What::Last, &run.at) }
@@ -211,11 +209,7 @@ fn segment(state: &ReencryptionState, ciphers: &Ciphers, what: What, at: &Range<
         at: at.start,
         len: at.end - at.start,
         stored_at,
-        payload: payload(ciphers.of(what), at.start),
+        payload: ciphers.of(what).map_or(Payload::Clear, |cipher| cipher.payload(at.start)),
         writable: true,
     }
-}
-
-fn payload(cipher: Option<&Arc<dyn SectorCipher>>, at: u64) -> Payload {
-    cipher.map_or(Payload::Clear, |cipher| Payload::crypt(Arc::clone(cipher), at / cipher.sector_size() as u64))
 }

@@ -61,8 +61,7 @@ impl Zone {
             if let Some(part) = parts.get(offset / PIECE) {
                 protect(&resilience, piece, &mut part.lock().unwrap_or_else(PoisonError::into_inner));
             }
-            ciphers.convert(state, at.start + offset as u64, piece);
-            Ok(())
+            ciphers.convert(state, at.start + offset as u64, piece)
         })?;
         Ok(Self { at, room })
     }
@@ -119,7 +118,7 @@ pub(super) fn recover(
         let (store, base) = match &run.source {
             Source::Torn(bytes) => {
                 let mut bytes = bytes.to_vec();
-                ciphers.convert(state, run.at.start, &mut bytes);
+                ciphers.convert(state, run.at.start, &mut bytes)?;
                 stores.data.write_clobbering(to, &mut bytes)?;
                 continue;
             }
@@ -133,7 +132,7 @@ pub(super) fn recover(
                 let offset = start + offset as u64;
                 store.read_at(base + offset, piece)?;
                 if run.source != Source::Rewritten {
-                    ciphers.convert(state, run.at.start + offset, piece);
+                    ciphers.convert(state, run.at.start + offset, piece)?;
                 }
                 stores.data.write_clobbering(to + offset, piece)
             })?;
