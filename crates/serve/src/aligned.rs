@@ -6,30 +6,31 @@ use std::sync::{PoisonError, RwLock};
 
 use crate::key_process::{BufferPool, Room};
 
-/// The pool for new buffers, if there is one. All servers of a process share it, as they share one allocator.
-static POOL: RwLock<Option<BufferPool>> = RwLock::new(None);
+/// The pools in use, with their numbers. New buffers go to the last one. All servers of a process share it, as they share one allocator.
+static POOLS: RwLock<Vec<(u64, BufferPool)>> = RwLock::new(Vec::new());
 
-/// How often [`POOL`] has changed.
+/// How often [`POOLS`] has changed.
 static CHANGES: AtomicU64 = AtomicU64::new(0);
 
-/// Places new buffers in this pool until the value is dropped or another pool is in use.
+/// Places new buffers in this pool, until the value is dropped or another pool is in use.
 pub struct PoolInUse(u64);
 
 impl PoolInUse {
     pub fn new(pool: BufferPool) -> Self {
-        let mut current = POOL.write().unwrap_or_else(PoisonError::into_inner);
-        *current = Some(pool);
-        Self(CHANGES.fetch_add(1, Ordering::SeqCst) + 1)
+        let mut pools = POOLS.write().unwrap_or_else(PoisonError::into_inner);
+        let number = CHANGES.fetch_add(1, Ordering::SeqCst) + 1;
+        pools.push((number, pool));
+        Self(number)
     }
 }
 
 impl Drop for PoolInUse {
     fn drop(&mut self) {
-        let mut current = POOL.write().unwrap_or_else(PoisonError::into_inner);
-        if CHANGES.load(Ordering::SeqCst) == self.0 {
+        let mut pools = POOLS.write().unwrap_or_else(PoisonError::into_inner);
+        if pools.last().is_some_and(|(number, _)| *number == self.0) {
             CHANGES.fetch_add(1, Ordering::SeqCst);
-            *current = None;
         }
+        pools.retain(|(number, _)| *number != self.0);
     }
 }
 
@@ -77,7 +78,7 @@ impl Aligned {
         }
         let len = len.max(self.len);
         *self = Self::default(); // freed first
-        let pool = POOL.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let pool = POOLS.read().unwrap_or_else(PoisonError::into_inner).last().map(|(_, pool)| pool.clone());
         self.memory = match pool.and_then(|pool| pool.allocate(len)) {
             Some(room) => Memory::Pooled(room),
             None => {
@@ -112,6 +113,7 @@ impl DerefMut for Aligned {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::key_process::{Shared, Slots};
 
     #[test]
     fn memory_is_aligned_and_only_grows() {
@@ -123,5 +125,18 @@ mod tests {
             assert!(memory.len() >= len.max(before));
             assert_eq!(memory.as_ptr() as usize % Aligned::PAGE, 0);
         }
+    }
+
+    /// The key process of a conversion that fails leaves the pool of the volume's own.
+    #[test]
+    fn the_pool_before_is_in_use_again_after_the_last_one() {
+        let pool = || PoolInUse::new(Slots::new(Shared::create().expect("memory")).buffer_pool());
+        let numbers = || POOLS.read().expect("no test panics").iter().map(|(number, _)| *number).collect::<Vec<_>>();
+        let (first, second) = (pool(), pool());
+        assert!([first.0, second.0].iter().all(|number| numbers().contains(number)));
+        let (number, changes) = (second.0, CHANGES.load(Ordering::SeqCst));
+        drop(second);
+        assert!(numbers().contains(&first.0) && !numbers().contains(&number));
+        assert!(CHANGES.load(Ordering::SeqCst) > changes, "buffers move back");
     }
 }

@@ -44,11 +44,13 @@ pub struct Args {
     json: bool,
 }
 
-#[derive(Serialize)]
+#[derive(Default, Serialize)]
 struct Locked {
     locked: Vec<String>,
     /// Volumes whose keys stay: they have no key process, or are encrypted folders.
     open: Vec<String>,
+    /// Volumes that are no longer encrypted: there is nothing to lock.
+    plain: Vec<String>,
 }
 
 pub fn run(args: &Args) -> anyhow::Result<()> {
@@ -62,12 +64,13 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         // The last mount first: it may lie inside an earlier one, and must still be flushed there.
         chosen.extend(sessions.iter().rev().filter(|session| session.alive()));
     }
-    let mut all = Locked { locked: Vec::new(), open: Vec::new() };
+    let mut all = Locked::default();
     let mut failed = None;
     for session in chosen {
         match lock(session, meanwhile) {
             Ok(()) => all.locked.push(escape(&session.record.volume)),
             Err(e) if args.all && locking::is_missing(&e) => all.open.push(escape(&session.record.volume)),
+            Err(e) if args.all && locking::is_plain(&e) => all.plain.push(escape(&session.record.volume)),
             Err(e) => {
                 let e = with_hint(e, session).into();
                 exit::report(&e, args.json);
@@ -114,6 +117,9 @@ pub fn with_hint(error: io::Error, session: &Session) -> Error {
         true => Error::misuse("its server was killed")
             .at(volume)
             .hint(format!("To clean up: {}", output::suggested("unmount", volume))),
+        false if locking::is_plain(&error) => {
+            Error::misuse(error.to_string()).at(volume).hint("There is nothing to lock. Unmount it to close it.")
+        }
         false if error.kind() == io::ErrorKind::PermissionDenied => {
             Error::new(ErrorKind::WrongCredential(error.to_string())).at(volume)
         }
@@ -124,7 +130,7 @@ pub fn with_hint(error: io::Error, session: &Session) -> Error {
 
 impl Report for Locked {
     fn text(&self, out: &mut dyn Write) -> io::Result<()> {
-        let Self { locked, open } = self;
+        let Self { locked, open, plain } = self;
         for volume in locked {
             let unlock = output::suggested("unlock", volume);
             writeln!(out, "{volume} is locked: its keys are forgotten until `{unlock}`.")?;
@@ -132,7 +138,10 @@ impl Report for Locked {
         for volume in open {
             writeln!(out, "{volume} stays open: its keys cannot be forgotten while it is in use.")?;
         }
-        if locked.is_empty() && open.is_empty() {
+        for volume in plain {
+            writeln!(out, "{volume} stays open: it is no longer encrypted.")?;
+        }
+        if locked.is_empty() && open.is_empty() && plain.is_empty() {
             writeln!(out, "Nothing to lock.")?;
         }
         Ok(())

@@ -96,6 +96,11 @@ impl KeylessLayout {
         })
     }
 
+    /// Whether all of the volume is plaintext.
+    pub fn is_plain(&self) -> bool {
+        self.segments.iter().all(|part| matches!(part.holds, Holds::Clear | Holds::Zero))
+    }
+
     /// Whether `now` is the same layout, except that its store and its last segment may have grown.
     pub fn may_have_become(&self, now: &Self) -> bool {
         let mut before = now.clone();

@@ -139,11 +139,15 @@ impl Lockable {
     }
 
     /// Forgets the keys once the requests in progress are done. Returns when the process that held them has ended. If
-    /// already locked, this only sets what happens to requests. A conversion pauses before: see `Lockable::converting`.
-    pub fn lock(&self, meanwhile: Meanwhile) {
+    /// already locked, this only sets what happens to requests. A conversion pauses before: see `Lockable::converting`. Returns false if
+    /// there is nothing to lock: a decryption in use has ended.
+    pub fn lock(&self, meanwhile: Meanwhile) -> bool {
         self.pausing.fetch_add(1, Ordering::SeqCst);
         let _paused = self.converting.lock().unwrap_or_else(PoisonError::into_inner);
         self.pausing.fetch_sub(1, Ordering::SeqCst);
+        if self.converted.load(Ordering::SeqCst) && self.identity().0.is_plain() {
+            return false;
+        }
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
         self.locked.fetch_add(1, Ordering::SeqCst);
         let before = std::mem::replace(&mut *state, State::Locked(meanwhile));
@@ -152,6 +156,7 @@ impl Lockable {
         if let State::Open(client, _) = before {
             client.end();
         }
+        true
     }
 
     /// Keeps the volume from being locked while it is converted; `None` if it is locked. The holder must pause, and drop the guard,
@@ -329,6 +334,8 @@ enum LockAnswer {
     Ended,
     /// The keys differ.
     Wrong,
+    /// Nothing is encrypted any more: there is nothing to lock.
+    Plain,
     Refused(String),
     Failed(String),
 }
@@ -337,6 +344,7 @@ impl LockAnswer {
     fn error(self) -> io::Error {
         match self {
             Self::Wrong => io::Error::new(io::ErrorKind::PermissionDenied, "these are not its previous keys"),
+            Self::Plain => io::Error::new(io::ErrorKind::Unsupported, "it is no longer encrypted"),
             Self::Refused(why) => io::Error::new(io::ErrorKind::InvalidInput, why),
             Self::Failed(why) => io::Error::other(why),
             Self::Done(_) | Self::Channel | Self::Ended => io::ErrorKind::InvalidData.into(),
@@ -371,12 +379,14 @@ impl<T: DeserializeOwned + 'static> Locks<T> {
         let Ok(request) = limits.and_then(|()| receive(socket)) else { return };
         let failed = |e: io::Error| LockAnswer::Failed(e.to_string());
         let answer = match request {
-            LockRequest::Lock(meanwhile) => {
-                self.key_process.lock(meanwhile);
-                // An unlocking in progress notices this and ends the new key process.
-                drop(unlocking.lock());
-                self.stores.data.flush().map_or_else(failed, |()| LockAnswer::Done(Vec::new()))
-            }
+            LockRequest::Lock(meanwhile) => match self.key_process.lock(meanwhile) {
+                true => {
+                    // An unlocking in progress notices this and ends the new key process.
+                    drop(unlocking.lock());
+                    self.stores.data.flush().map_or_else(failed, |()| LockAnswer::Done(Vec::new()))
+                }
+                false => LockAnswer::Plain,
+            },
             LockRequest::GiveUp => {
                 self.key_process.give_up();
                 LockAnswer::Done(Vec::new())
@@ -440,6 +450,11 @@ pub fn look(folder: &Path) -> io::Result<()> {
     connect(folder).map(drop)
 }
 
+/// Whether such an error means that a decryption in use has ended: there is nothing to lock.
+pub fn is_plain(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::Unsupported
+}
+
 /// Whether such an error means that nobody listens: the keys are in the serving process, or that process was killed.
 pub fn is_missing(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
@@ -448,7 +463,8 @@ pub fn is_missing(error: &io::Error) -> bool {
 /// Locks a session's volume: its keys are forgotten. Returns when the process that held them has ended.
 ///
 /// # Errors
-/// Those of [`is_missing`]; others if there is no answer or if written data cannot be made durable. The volume is locked even then.
+/// Those of [`is_missing`] and [`is_plain`]; others if there is no answer or if written data cannot be made durable. The volume is locked
+/// even then.
 pub fn lock(folder: &Path, meanwhile: Meanwhile) -> io::Result<()> {
     ask(folder, &LockRequest::Lock(meanwhile))
 }

@@ -28,6 +28,8 @@ pub use client::KeyClient;
 pub use opening::{FileNumber, IoSide, IsInUse, KeySide, Terms};
 pub(crate) use server::fuzz;
 pub(crate) use shared_sys::{BufferPool, Room};
+#[cfg(test)]
+pub(crate) use shared_sys::{Shared, Slots};
 
 /// The task of a key process ([`Terms::task`]) that converts a volume in use and then holds its keys: see [`locking`].
 pub const CONVERT_IN_USE: &str = "convert in use";

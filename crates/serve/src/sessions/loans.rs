@@ -821,7 +821,9 @@ impl Borrowed {
                 Outcome::Failed { why, .. } if !begun => {
                     return Err(Error::from(io::Error::other(why)).hint("No data were changed."));
                 }
-                Outcome::Refused(why) => return Err(refused(&why).advise(Advice::ResumeReencryption)),
+                Outcome::Refused(why) => {
+                    return Err(refused(&why).hint("Unmount it first.").advise(Advice::ResumeReencryption));
+                }
                 Outcome::Failed { why, closed } => {
                     let hint = match closed {
                         true => "Requests to the part that was being rewritten fail now. Unmount the volume first.",

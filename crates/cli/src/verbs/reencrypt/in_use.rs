@@ -13,7 +13,7 @@ use claviger_engine::formats::ReencryptionRequest;
 use claviger_engine::key_process::volume::{KeylessLayout, proof};
 use claviger_engine::store::{ConvertedInUse, Lender};
 use claviger_engine::volume::ConversionKind;
-use claviger_engine::{Credential, Error, Result};
+use claviger_engine::{Advice, Credential, Error, Result};
 use claviger_serve::inherited;
 use serde_json::Value;
 
@@ -90,10 +90,13 @@ impl Args {
         };
         let done = lender.convert_with_key_process(header, &mut start, &progress, cancel::flag());
         bar.clear();
-        let error = match done {
+        let mut error = match done {
             Ok(done) => return Ok(done),
             Err(e) => e,
         };
+        if error.advice.is_none() && has_begun(target) {
+            error = error.advise(Advice::ResumeReencryption);
+        }
         // Before the work, the key process ends after an error, and has reported its own. Later it stays with the volume.
         if let Some(mut child) = child.take().filter(|_| !works.get()) {
             let signalled = key_process::end(&mut child)?;
@@ -147,6 +150,12 @@ impl Args {
 fn has_several_keyslots(target: &ReencryptionTarget) -> bool {
     let facts = target.of.header(target.stores()).ok().and_then(|header| header.describe());
     facts.and_then(|facts| facts.used_keyslots().map(Iterator::count)).is_some_and(|count| count > 1)
+}
+
+/// Whether the header says that a reencryption has begun.
+fn has_begun(target: &ReencryptionTarget) -> bool {
+    let reencrypter = target.of.converter.reencrypter();
+    reencrypter.is_some_and(|reencrypter| matches!(reencrypter.status(&**target.stores().header()), Ok(Some(true))))
 }
 
 /// Whether this is the task of a key process that converts a volume in use.

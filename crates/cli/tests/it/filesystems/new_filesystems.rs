@@ -150,6 +150,8 @@ fn a_mount_that_does_not_answer_is_named_as_what_stops_btrfs() {
     let new = place.folder.str("new");
     let how = ["create", "--quick", "--size", "140M", "--filesystem", "btrfs", "--password-file"];
     let made = run(how.iter().chain(&[&*place.folder.password]).chain(&LUKS2).chain([&&*new]));
+    let answer = fs::metadata(format!("{outer}/volume"));
+    assert!(place.mounted(&outer) && place.mounted(&inner) && answer.is_err(), "both are still mounted: {answer:?}");
     made.fails(6, &["mkfs.btrfs failed", "`umount -l DIR`"]);
     assert!(!Path::new(&new).exists());
 }

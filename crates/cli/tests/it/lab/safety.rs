@@ -228,12 +228,16 @@ fn what_a_killed_lab_left_is_removed_by_the_next() {
     };
     // The file system in the volume is mounted, and files are being written.
     let child = lab("--facility LUKS2 --workload tree --scale 0.1 --size 600M --repeats 1:1", "killed").spawn();
-    let child = child.expect("the program starts");
+    let mut child = child.expect("the program starts");
     let begun = Instant::now();
     let found = loop {
         let lab = lab_of(&stores);
         if let Some(pid) = lab.filter(|pid| traces(*pid, &stores).iter().any(|trace| trace.contains("ext4"))) {
             break pid;
+        }
+        if child.try_wait().expect("its status").is_some() {
+            let ended = done(child.wait_with_output().expect("it has ended"));
+            panic!("nothing was mounted: {}", ended.err);
         }
         assert!(
             begun.elapsed() < Duration::from_secs(100),

@@ -12,7 +12,7 @@ use crate::faults::secrets::password;
 use crate::serving::in_use::{
     CHEAP, fill, is_full, is_listed_as, listed_reencryption, reencrypt, resized, serve, used_until_done,
 };
-use crate::serving::key_process::{ISOLATED, ended, key_process_of};
+use crate::serving::key_process::{ISOLATED, ended, key_process_of, key_processes_of};
 use claviger_testkit::processes::{Memory, found};
 use claviger_testkit::random::Random;
 use claviger_testkit::tools;
@@ -131,6 +131,9 @@ fn an_isolated_volume_with_a_detached_header_is_converted_while_clients_read_and
             locks(&data);
             run(["unlock", "--password-file", &folder.password, "--header", &header, &data]).succeeds();
             is_full(&served);
+        } else {
+            run(["lock", &data]).fails(1, &["no longer encrypted", "Unmount it"]);
+            is_full(&served);
         }
     }
     served.stop().succeeds();
@@ -175,6 +178,65 @@ fn an_isolated_reencryption_in_use_survives_the_end_of_its_command_and_locks() {
     unlocks(&folder, &volume);
     is_full(&served);
     served.stop().succeeds();
+    is_whole(&folder, &volume);
+}
+
+/// The new key process, from its start to the exchange. Afterwards it is the volume's own, and the server ends with it.
+#[test]
+fn an_isolated_volume_keeps_its_key_process_if_the_new_one_ends_before_the_exchange() {
+    let folder = Folder::new();
+    let Some((volume, mut served)) = served_full(&folder, &[]) else { return };
+    let (mut before_header, mut after_header) = (0, 0);
+    for round in 0..60 {
+        if before_header > 1 && after_header > 1 {
+            break;
+        }
+        let own = key_process_of(served.pid);
+        let resume: &[&str] = if begun(&volume) { &["--resume"] } else { &[] };
+        let mut work = isolated(&folder, &[resume, &[&volume]].concat());
+        let work = work.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("it starts");
+        wait_until("it starts a key process", || !key_processes_of(work.id()).is_empty());
+        let new = key_process_of(work.id());
+        thread::sleep(Duration::from_millis(round % 20 * 5));
+        signal(new, Signal::KILL);
+        let (good, said) = said(work);
+        assert!(!good && said.contains("key process"), "{said}");
+        let has_begun = begun(&volume);
+        assert_eq!(said.contains("--resume"), has_begun, "{said}");
+        if ended(own) {
+            served.child.wait().expect("it ends with its key process");
+            served = serve(&folder, &[ISOLATED, &volume]);
+        } else {
+            *(if has_begun { &mut after_header } else { &mut before_header }) += 1;
+        }
+        is_full(&served);
+        fill(&served).expect("as before");
+    }
+    assert!(before_header > 0 && after_header > 0, "before the header's beginning: {before_header}, after: {after_header}");
+    served.stop().succeeds();
+    run(["reencrypt", "--resume", "--password-file", &folder.password, &volume]).succeeds();
+    is_whole(&folder, &volume);
+}
+
+/// A reencryption that could lose data to a crash is resumed only while nobody uses the volume.
+#[test]
+fn a_reencryption_without_protection_is_not_resumed_in_use() {
+    let folder = Folder::new();
+    let Some((volume, served)) = served_full(&folder, &[]) else { return };
+    served.stop().succeeds();
+    let begin = ["--resilience", "none", "--init-only", &*volume];
+    done(reencrypt(&folder, &begin).output().expect("it starts")).succeeds();
+    for how in [&[ISOLATED][..], &[]] {
+        let served = serve(&folder, &[how, &[&volume]].concat());
+        let before = fs::read(&volume).expect("the volume");
+        let resume = reencrypt(&folder, &[how, &["--resume", &volume]].concat()).output().expect("it starts");
+        let refused = done(resume).fails(5, &["its zones have no protection", "Unmount it first"]);
+        assert!(!refused.err.contains("--resume"), "{}", refused.err);
+        assert!(fs::read(&volume).expect("the volume") == before);
+        is_full(&served);
+        served.stop().succeeds();
+    }
+    done(reencrypt(&folder, &["--resume", &volume]).output().expect("it starts")).succeeds();
     is_whole(&folder, &volume);
 }
 

@@ -660,7 +660,7 @@ fn ctrl_c_leaves_no_half_volume() {
     let path = folder.str("v.tc");
     // Large enough that no machine fills it before the signal comes.
     let mut command = Command::new(env!("CARGO_BIN_EXE_claviger"));
-    command.args(["create", "--format", "TrueCrypt", "--size", "4G", "--password-file", &folder.password, &path]);
+    command.args(["create", "--format", "TrueCrypt", "--size", "2G", "--password-file", &folder.password, &path]);
     let mut child =
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
     // Wait until it fills: the first bytes of the data area are written.
@@ -670,7 +670,10 @@ fn ctrl_c_leaves_no_half_volume() {
         let read = fs::File::open(&path).and_then(|f| f.read_exact_at(&mut bytes, 128 << 10));
         read.is_ok() && bytes != [0; 16]
     };
-    while !begun() && child.try_wait().expect("its status").is_none() {
+    while !begun() {
+        if child.try_wait().expect("its status").is_some() {
+            panic!("it does not fill: {}", done(child.wait_with_output().expect("it has ended")).err);
+        }
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
     tools::run(Command::new("kill").args(["-INT", &child.id().to_string()]));

@@ -143,10 +143,12 @@ fn in_a_volume(words: &[&str], transport: &str) -> Passed {
 #[test]
 fn a_write_that_fails_later_is_told_by_closing_and_synchronising() {
     let Some(place) = made("16", 20 << 20) else { return };
-    let large = MountedFolder::new(&vec![2; 15 << 20]);
     let mut server = place.serve(&["tree", "writeback", "refuse=10000000"]);
     let root = place.folder();
     fs::write(root.join("before"), [1; 5000]).expect("written");
+    // All of the room: then it holds the byte that is refused, wherever the file begins.
+    let room = rustix::fs::statvfs(&root).expect("mounted");
+    let large = MountedFolder::new(&vec![2; (room.f_bavail * room.f_frsize) as usize]);
     let copied = Command::new("cp").arg(large.backing()).arg(root.join("large")).output().expect("cp, of coreutils");
     let said = String::from_utf8_lossy(&copied.stderr);
     assert!(!copied.status.success() && said.contains("Input/output error"), "{said}");
@@ -158,7 +160,10 @@ fn a_write_that_fails_later_is_told_by_closing_and_synchronising() {
     assert_eq!(refused.raw_os_error(), Some(5), "{refused}");
     drop(file);
     assert!(fs::read(root.join("before")).expect("it is there") == [1; 5000]);
-    fs::write(root.join("after"), [3; 5000]).expect("written");
+    // There is no room for another file.
+    let again = File::options().write(true).open(root.join("before")).expect("it is there");
+    (&again).write_all(&[3; 5000]).and_then(|()| again.sync_all()).expect("written");
+    drop(again);
     assert!(!server.stop().success(), "the server reports it, too");
     check("16", &place);
 }

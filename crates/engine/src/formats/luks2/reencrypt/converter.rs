@@ -150,6 +150,7 @@ fn must_be_possible_in_use(
     if lender(stores).is_none() {
         return Ok(());
     }
+    let begun = read(stores.header).and_then(|header| ReencryptionState::of(&header.metadata, stores.data.len()));
     let (why, hint) = match towards {
         _ if stores.detached && stores.header.file().is_none() => ("its header is in a remote store", UNMOUNT),
         Some(Towards::Encrypted) => ("an encryption cannot begin", UNMOUNT),
@@ -157,7 +158,11 @@ fn must_be_possible_in_use(
             ("the decryption moves its header to a separate file", BEGIN)
         }
         _ if request.resilience == Some("none") => ("its zones would have no protection", UNMOUNT),
-        _ => return Ok(()),
+        // What cannot be read, the conversion itself reports.
+        _ => match begun.ok().flatten().and_then(|state| state.not_in_use()) {
+            Some(why) => (why, UNMOUNT),
+            None => return Ok(()),
+        },
     };
     let what = format!("converting it while it is in use: {why}");
     Err(Error::unsupported(what).hint(format!("Nothing was changed. {hint}")))

@@ -201,16 +201,11 @@ impl<'a> Reencryption<'a> {
     /// `Misuse` if it could not follow.
     fn followed_by(mut self, volume: &VolumeInUse<'a>, zone: Option<u64>) -> Result<Self> {
         let state = &self.record.state;
-        let refused = match state {
-            ReencryptionState { hot: Some(_), .. } => Some("it was interrupted in the middle of a zone"),
-            ReencryptionState { resilience: Resilience::None, .. } => Some("its zones have no protection"),
-            ReencryptionState { size, .. } if *size != volume.len() => {
-                Some("its header has another size than the volume in use")
-            }
-            _ => None,
-        };
-        if let Some(why) = refused {
+        if let Some(why) = state.not_in_use() {
             return Err(Error::misuse(why));
+        }
+        if state.size != volume.len() {
+            return Err(Error::misuse("its header has another size than the volume in use"));
         }
         self.zone = zone.unwrap_or(IN_USE_ZONE).next_multiple_of(state.alignment()).min(LARGEST_IN_USE_ZONE);
         self.record.live = Some(volume.follow(self.record.state.mode));

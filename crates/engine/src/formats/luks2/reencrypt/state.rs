@@ -142,6 +142,15 @@ impl ReencryptionState {
         Ok(Some(state))
     }
 
+    /// Why it cannot be resumed while the volume is in use, if it cannot.
+    pub(super) fn not_in_use(&self) -> Option<&'static str> {
+        match self {
+            Self { hot: Some(_), .. } => Some("it was interrupted in the middle of a zone"),
+            Self { resilience: Resilience::None, .. } => Some("its zones have no protection"),
+            _ => None,
+        }
+    }
+
     /// Returns the state of a reencryption before its first zone.
     ///
     /// # Errors
