@@ -147,6 +147,32 @@ pub fn group(extents: usize, volumes: &str) -> String {
     )
 }
 
+/// Two physical volumes of a group `vg` with one logical volume, which begins on the first and ends on the second. `contents` must have
+/// whole extents for both.
+///
+/// # Panics
+/// If it has not.
+pub fn on_two_disks(name: &str, contents: &[u8]) -> [Vec<u8>; 2] {
+    let extents = contents.len() / EXTENT / 2;
+    assert_eq!(contents.len(), 2 * extents * EXTENT);
+    let (first, second) = ("physical_volumes {\n\n", UUID.replace('0', "5"));
+    let segments = [(extents, &*linear(0)), (extents, &linear(0).replace("pv0", "pv1"))];
+    let text = group(extents, &volume(name, &segments));
+    let (before, pv0) = text.split_once(first).expect("one is there");
+    let pv0 = pv0.split_inclusive("}\n").next().expect("its section");
+    let pv1 = pv0.replace("pv0", "pv1").replace(&hyphens(UUID), &hyphens(&second));
+    let text = [before, first, &pv1, &text[before.len() + first.len()..]].concat();
+    let made = Recipe { text, ..Recipe::new(extents, "") }.make();
+    let (data, uuid) = (DATA..DATA + extents * EXTENT, 512 + 32..512 + 64);
+    let mut disks = [made.clone(), made];
+    disks[1][uuid].copy_from_slice(second.as_bytes());
+    for (disk, part) in disks.iter_mut().zip(contents.chunks(extents * EXTENT)) {
+        disk[data.clone()].copy_from_slice(part);
+        seal(disk);
+    }
+    disks
+}
+
 /// The section of a logical volume with these segments: the number of extents of each, and the rest of its text.
 pub fn volume(name: &str, segments: &[(usize, &str)]) -> String {
     let mut text = format!(

@@ -1,5 +1,5 @@
-//! Stores that are put together of other stores, by name: `md:STORE,STORE` is a Linux RAID array, `lvm:GROUP/VOLUME@STORE` a logical
-//! volume of LVM2, `at:OFFSET+SIZE@STORE` a part.
+//! Stores that are put together of other stores, by name: `md:STORE,STORE` is a Linux RAID array, `lvm:GROUP/VOLUME@STORE,STORE` a
+//! logical volume of LVM2, `at:OFFSET+SIZE@STORE` a part.
 //!
 //! A STORE is a path or any other name of a store. It is written in parentheses if it has a comma, an `@` or parentheses itself, so
 //! names nest: `lvm:vg/home@(md:a.img,b.img)`.
@@ -22,8 +22,8 @@ use crate::terminal::{output, size};
 pub enum Assembled {
     /// A Linux RAID array: which of several, by name or UUID, and the stores that hold its members.
     Array { choice: Option<String>, stores: Vec<PathBuf> },
-    /// A logical volume: its name with that of the group, and the store that holds its physical volume.
-    LogicalVolume { name: String, store: PathBuf },
+    /// A logical volume: its name with that of the group, and the stores that hold the group's physical volumes.
+    LogicalVolume { name: String, stores: Vec<PathBuf> },
     /// A part: its offset, its size unless it reaches to the end, both in bytes, and the store that holds it.
     Part { at: u64, len: Option<u64>, store: PathBuf },
 }
@@ -53,14 +53,14 @@ impl Assembled {
             return part(rest).map(Some);
         }
         let Some(rest) = bytes.strip_prefix(b"lvm:") else { return Ok(None) };
-        let how = "Write lvm:GROUP/VOLUME@STORE.";
-        let (name, list) =
-            before_stores(rest).ok_or_else(|| Error::misuse("the physical volume was not given").hint(how))?;
-        let mut stores = names(list)?;
-        match (stores.pop(), stores.is_empty()) {
-            (Some(store), true) if name.contains(&b'/') => Ok(Some(Self::LogicalVolume { name: text(name)?, store })),
-            (Some(_), true) | (None, _) => Err(Error::misuse("a logical volume is named by its group, too").hint(how)),
-            (Some(_), false) => Err(Error::unsupported("logical volumes on several physical volumes").hint(how)),
+        let wrong =
+            |what| Error::misuse(what).hint("Write lvm:GROUP/VOLUME@STORE, or with several stores @STORE,STORE.");
+        let (name, list) = before_stores(rest).ok_or_else(|| wrong("the physical volume was not given"))?;
+        let stores = names(list)?;
+        match stores.is_empty() {
+            true => Err(wrong("the physical volume was not given")),
+            false if !name.contains(&b'/') => Err(wrong("a logical volume is named by its group, too")),
+            false => Ok(Some(Self::LogicalVolume { name: text(name)?, stores })),
         }
     }
 
@@ -70,18 +70,19 @@ impl Assembled {
     /// `Io` if an array should be writable; those of [`arrays::assemble`], of opening each store and of finding a logical volume.
     pub fn open(&self, access: Access) -> Result<Arc<dyn Store>> {
         match self {
-            Self::Array { .. } if access == Access::ReadWrite => Err(read_only()),
+            Self::Array { .. } if access == Access::ReadWrite => {
+                Err(read_only(arrays::READ_ONLY, "assemble the array with mdadm"))
+            }
+            Self::LogicalVolume { stores, .. } if access == Access::ReadWrite && stores.len() > 1 => {
+                Err(read_only("a logical volume on several disks is only read", "activate the group with LVM2"))
+            }
             Self::Array { choice, stores } => {
-                let open =
-                    |name: &PathBuf| Ok((name.display().to_string(), remote::open_disk(name, Access::ReadOnly)?));
-                let opened = stores.iter().map(open).collect::<Result<Vec<_>>>()?;
-                let array = arrays::assemble(opened, choice.as_deref())?;
+                let array = arrays::assemble(all(stores, access)?, choice.as_deref())?;
                 array.warnings.iter().for_each(|warning| warn_once(warning));
                 Ok(Arc::new(array.store))
             }
-            Self::LogicalVolume { name, store } => {
-                let physical = inner(store, access)?;
-                logical_volume::named(physical, name, access == Access::ReadWrite)
+            Self::LogicalVolume { name, stores } => {
+                logical_volume::in_group(&all(stores, access)?, name, access == Access::ReadWrite)
             }
             Self::Part { len: None, .. } if access == Access::ReadWrite => Err(without_end()),
             Self::Part { at, len, store } => {
@@ -129,8 +130,8 @@ impl Assembled {
 
     fn stores(&self) -> &[PathBuf] {
         match self {
-            Self::Array { stores, .. } => stores,
-            Self::LogicalVolume { store, .. } | Self::Part { store, .. } => std::slice::from_ref(store),
+            Self::Array { stores, .. } | Self::LogicalVolume { stores, .. } => stores,
+            Self::Part { store, .. } => std::slice::from_ref(store),
         }
     }
 
@@ -151,8 +152,8 @@ pub fn array_name<'a>(choice: Option<&str>, stores: impl IntoIterator<Item = &'a
 }
 
 /// The name of a logical volume. `full_name` has that of the group.
-pub fn logical_volume_name(full_name: &str, store: &Path) -> OsString {
-    with_stores(&format!("lvm:{full_name}@"), [store])
+pub fn logical_volume_name<'a>(full_name: &str, stores: impl IntoIterator<Item = &'a Path>) -> OsString {
+    with_stores(&format!("lvm:{full_name}@"), stores)
 }
 
 /// The name of a part. Sizes are in bytes.
@@ -234,6 +235,11 @@ fn text(bytes: &[u8]) -> Result<String> {
     String::from_utf8(bytes.to_vec()).map_err(|_| Error::misuse("this name is not UTF-8"))
 }
 
+/// Opens the stores of which one is assembled, each with its name for messages.
+fn all(names: &[PathBuf], access: Access) -> Result<Vec<(String, Arc<dyn Store>)>> {
+    names.iter().map(|name| Ok((name.display().to_string(), inner(name, access)?))).collect()
+}
+
 /// Opens a store of which an assembled one is a part.
 fn inner(name: &Path, access: Access) -> Result<Arc<dyn Store>> {
     let store = remote::open_disk(name, access)?;
@@ -257,10 +263,10 @@ fn past_the_end(at: u64, len: Option<u64>, whole: u64) -> Error {
         .hint("To read as much as there is, omit the size: at:OFFSET@STORE.")
 }
 
-fn read_only() -> Error {
-    let error = std::io::Error::new(std::io::ErrorKind::ReadOnlyFilesystem, arrays::READ_ONLY);
-    Error::new(ErrorKind::Io(error))
-        .hint("Add --read-only to `mount` or `serve`. To change the data, assemble the array with mdadm, as root.")
+fn read_only(why: &str, otherwise: &str) -> Error {
+    let error = std::io::Error::new(std::io::ErrorKind::ReadOnlyFilesystem, why);
+    let hint = format!("Add --read-only to `mount` or `serve`. To change the data, {otherwise}, as root.");
+    Error::new(ErrorKind::Io(error)).hint(hint)
 }
 
 /// A verb may open the same store several times.
@@ -291,8 +297,12 @@ mod tests {
         assert_eq!(parsed("md:./a@b,c"), array(None, &["./a@b", "c"]));
         assert_eq!(parsed("md:(a@b),(c,d)"), array(None, &["a@b", "c,d"]));
         assert_eq!(parsed("md:x@(md:y@a,(b,c)),d(1)"), array(Some("x"), &["md:y@a,(b,c)", "d(1)"]));
-        let (name, store) = ("vg/home".to_owned(), "md:a,b".into());
-        assert_eq!(parsed("lvm:vg/home@(md:a,b)"), Some(Assembled::LogicalVolume { name, store }));
+        let on = |stores: &[&str]| {
+            let stores = stores.iter().map(PathBuf::from).collect();
+            Some(Assembled::LogicalVolume { name: "vg/home".to_owned(), stores })
+        };
+        assert_eq!(parsed("lvm:vg/home@(md:a,b)"), on(&["md:a,b"]));
+        assert_eq!(parsed("lvm:vg/home@(md:a,b),c"), on(&["md:a,b", "c"]));
         let part = |at, len, store: &str| Some(Assembled::Part { at, len, store: store.into() });
         assert_eq!(parsed("at:1M@disk"), part(1 << 20, None, "disk"));
         assert_eq!(parsed("at:512+4K@(lvm:vg/home@a)"), part(512, Some(4096), "lvm:vg/home@a"));
@@ -311,8 +321,7 @@ mod tests {
             ("md:(a)b", "comma"),
             ("lvm:vg/home", "physical volume"),
             ("lvm:home@a", "group"),
-            ("lvm:vg/home@", "group"),
-            ("lvm:vg/home@a,b", "several"),
+            ("lvm:vg/home@", "physical volume"),
             ("at:512", "not given"),
             ("at:x@a", "unit"),
             ("at:1+@a", "size"),

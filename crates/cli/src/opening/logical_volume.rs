@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use claviger_engine::Store;
-use claviger_engine::logical_volumes;
+use claviger_engine::logical_volumes::{self, Group, LogicalVolume};
+use claviger_engine::store::MappedStore;
 
 use crate::opening::plaintext::smaller_sectors;
 use crate::terminal::output;
@@ -34,15 +35,33 @@ impl LogicalVolumeArgs {
 ///
 /// # Errors
 /// Those of [`logical_volumes::find`] and of opening it.
-pub fn named(store: Arc<dyn Store>, name: &str, to_write: bool) -> claviger_engine::Result<Arc<dyn Store>> {
+fn named(store: Arc<dyn Store>, name: &str, to_write: bool) -> claviger_engine::Result<Arc<dyn Store>> {
     let (group, volume) = logical_volumes::find(&*store, name)?;
-    group.warnings.iter().for_each(|warning| output::warn(warning));
     let mapped = volume.open(store)?;
+    Ok(shown(&group, &volume, mapped, to_write))
+}
+
+/// The logical volume `GROUP/VOLUME` on those disks, each with a name for messages. Prints warnings.
+///
+/// # Errors
+/// Those of [`logical_volumes::open_in`].
+pub fn in_group(
+    disks: &[(String, Arc<dyn Store>)],
+    name: &str,
+    to_write: bool,
+) -> claviger_engine::Result<Arc<dyn Store>> {
+    let (group, volume, mapped) = logical_volumes::open_in(disks, name)?;
+    Ok(shown(&group, &volume, mapped, to_write))
+}
+
+/// Prints the warnings, and gives the volume the sector size of its file system.
+fn shown(group: &Group, volume: &LogicalVolume, mapped: MappedStore, to_write: bool) -> Arc<dyn Store> {
+    group.warnings.iter().for_each(|warning| output::warn(warning));
     if let Some(why) = volume.read_only.as_ref().filter(|_| to_write) {
         output::warn(&format!("{} is read-only: {why}.", volume.full_name()));
     }
-    Ok(match smaller_sectors(&mapped) {
+    match smaller_sectors(&mapped) {
         Some(inside) => Arc::new(mapped.with_sector_size(inside)),
         None => Arc::new(mapped),
-    })
+    }
 }

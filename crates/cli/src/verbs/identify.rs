@@ -8,7 +8,6 @@ use std::sync::Arc;
 use claviger_engine::arrays::ArrayMember;
 use claviger_engine::diagnosis::{self, Diagnosis, Look, Opinion};
 use claviger_engine::file_formats::efs::EFS;
-use claviger_engine::filesystems::{Filesystem, Kind};
 use claviger_engine::formats::partition::Candidate;
 use claviger_engine::logical_volumes::{self, Group};
 use claviger_engine::store::Access;
@@ -87,9 +86,12 @@ struct Identified {
     /// The error in the RAID superblock.
     #[serde(skip_serializing_if = "Option::is_none")]
     raid_superblock: Option<String>,
-    /// The logical volumes, if it is a physical volume of LVM2.
+    /// The logical volumes, if it, or its partitions, are physical volumes of LVM2.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     logical_volumes: Vec<OpenableVolume>,
+    /// The volume groups that it has a part of.
+    #[serde(skip)]
+    groups: Vec<Group>,
     /// What the file is, if it is not the disk itself: `a virtual disk of Hyper-V (VHDX)`.
     #[serde(skip_serializing_if = "Option::is_none")]
     image: Option<String>,
@@ -118,7 +120,7 @@ struct RaidMember {
 struct OpenableVolume {
     /// Its name with that of the group.
     name: String,
-    /// The name that opens it.
+    /// The name that opens it, with all disks of the group that were given.
     open_as: String,
 }
 
@@ -186,7 +188,7 @@ impl Identified {
     fn promising(&self) -> bool {
         self.format.is_some()
             || !self.raid_members.is_empty()
-            || !self.logical_volumes.is_empty()
+            || !self.groups.is_empty()
             || self.partitions.iter().flatten().any(|p| !p.formats.is_empty())
     }
 
@@ -204,6 +206,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let examine = |path: &PathBuf| Examined::of(path, args.json, identify(path, args.json));
     let mut examined: Vec<_> = args.files.iter().map(examine).collect();
     name_arrays(&mut examined, &args.files);
+    name_logical_volumes(&mut examined, &args.files);
     output::print(&examined, args.json)?;
     let codes: Vec<_> = examined.iter().filter_map(Examined::code).collect();
     gravest(&codes).map_or(Ok(()), |code| Err(Silent(code).into()))
@@ -235,10 +238,9 @@ fn identify_store(path: &Path, store: &Arc<dyn Store>) -> claviger_engine::Resul
     let diagnosis = diagnosis::look(store).map_err(|e| e.at(path))?;
     // Only a hint: a disk that fails near its end is identified, too.
     let candidates = diagnosis.candidates(&**store).unwrap_or_default();
-    let logical_volumes = match diagnosis.filesystem {
-        Some(Filesystem { kind: Kind::Lvm, .. }) => logical_volumes_in(&**store, path),
-        _ => Vec::new(),
-    };
+    // Opening a logical volume of a damaged group by name says what is wrong.
+    let groups = logical_volumes::groups(std::slice::from_ref(store)).unwrap_or_default();
+    let groups: Vec<_> = groups.into_iter().map(|found| found.group).collect();
     let Diagnosis { size, content, mark, partitions, partition_trouble, formats, raid_members, raid_trouble, .. } =
         diagnosis;
     let begins_random = content.is_some_and(|content| content.begins == Look::Random);
@@ -246,8 +248,7 @@ fn identify_store(path: &Path, store: &Arc<dyn Store>) -> claviger_engine::Resul
     let beheaded = identified.format.is_none() && partitions.is_empty();
     let by_header_copy = candidates.iter().filter(|_| beheaded).map(|format| format.name()).collect();
     let raid_members = raid_members.into_iter().map(|member| RaidMember { member, open_as: String::new() }).collect();
-    let identified =
-        Identified { by_header_copy, raid_members, raid_superblock: raid_trouble, logical_volumes, ..identified };
+    let identified = Identified { by_header_copy, raid_members, raid_superblock: raid_trouble, groups, ..identified };
     let partitions = (!partitions.is_empty()).then_some(partitions);
     let identified = Identified { partitions, partition_table: partition_trouble, ..identified };
     let mark = mark.filter(|_| identified.format.is_none());
@@ -256,14 +257,46 @@ fn identify_store(path: &Path, store: &Arc<dyn Store>) -> claviger_engine::Resul
     Ok(Identified { steps, ..identified })
 }
 
-/// The logical volumes in `store` that can be opened. A damaged group has none here: opening it by name says why.
-fn logical_volumes_in(store: &dyn Store, path: &Path) -> Vec<OpenableVolume> {
-    let group = logical_volumes::read(store).ok().flatten();
-    let named = |name: String| {
-        let open_as = assembled::logical_volume_name(&name, path).to_string_lossy().into_owned();
-        OpenableVolume { name, open_as }
-    };
-    group.iter().flat_map(Group::openable).map(named).collect()
+/// Fills in the names of logical volumes. Several of the files may hold a group: then all of them are needed.
+fn name_logical_volumes(examined: &mut [Examined], files: &[PathBuf]) {
+    let mut holders: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+    for (i, file) in examined.iter().enumerate() {
+        for group in file.disk().iter().flat_map(|file| &file.groups) {
+            holders.entry(group.uuid.clone()).or_default().push(i);
+        }
+    }
+    for (uuid, holders) in &holders {
+        let Some(group) = group_of(examined, files, uuid, holders) else { continue };
+        let stores = || holders.iter().map(|i| files[*i].as_path());
+        for i in holders {
+            let Some(file) = examined[*i].disk_mut() else { continue };
+            file.logical_volumes.extend(group.openable().into_iter().map(|name| {
+                let open_as = assembled::logical_volume_name(&name, stores()).to_string_lossy().into_owned();
+                OpenableVolume { name, open_as }
+            }));
+        }
+        let last = holders.last().and_then(|i| examined[*i].disk_mut());
+        if let (Some(file), 1..) = (last, group.missing) {
+            let more = if group.missing == 1 { "one more physical volume" } else { "more physical volumes" };
+            file.steps.push(format!(
+                "The volume group {} has {more}. Some of its logical volumes need all of its disks: give them together.",
+                group.name
+            ));
+        }
+    }
+}
+
+/// The group, from all files that hold a part of it.
+fn group_of(examined: &[Examined], files: &[PathBuf], uuid: &str, holders: &[usize]) -> Option<Group> {
+    match holders {
+        [one] => examined[*one].disk()?.groups.iter().find(|group| group.uuid == uuid).cloned(),
+        several => {
+            let open = |i: &usize| remote::open_disk(&files[*i], Access::ReadOnly);
+            let stores = several.iter().map(open).collect::<claviger_engine::Result<Vec<_>>>().ok()?;
+            let groups = logical_volumes::groups(&stores).ok()?;
+            groups.into_iter().map(|found| found.group).find(|group| group.uuid == uuid)
+        }
+    }
 }
 
 /// Fills in the names of arrays, of which several of the files may hold members. The last of these files says how to open the array.
@@ -325,6 +358,7 @@ impl Identified {
             raid_members: Vec::new(),
             raid_superblock: None,
             logical_volumes: Vec::new(),
+            groups: Vec::new(),
             image: None,
             disk: None,
             reversible: false,

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use super::malformed;
+use super::metadata::On;
 use crate::error::{Error, ErrorKind, Result};
 use crate::little_endian::{u32_at, u64_at};
 use crate::store::Store;
@@ -144,19 +145,27 @@ fn areas(bytes: &[u8], at: u64) -> Result<[Vec<Range<u64>>; 2]> {
 }
 
 impl Label {
-    /// Ranges outside all logical volumes: the sectors of the label, and the metadata areas.
-    pub fn reserved(&self) -> impl Iterator<Item = Range<u64>> {
-        std::iter::once(0..SECTORS_LOOKED_AT * SECTOR).chain(self.areas.iter().cloned())
+    /// The physical volume, of `len` bytes, which begins at byte `base` of the store of several.
+    pub fn on(&self, base: u64, len: u64) -> On<'_> {
+        // Ranges outside all logical volumes: the sectors of the label, and the metadata areas.
+        let reserved = std::iter::once(0..SECTORS_LOOKED_AT * SECTOR).chain(self.areas.iter().cloned()).collect();
+        On { uuid: &self.uuid, base, len, reserved }
+    }
+
+    /// The error for a physical volume whose group is not known by itself.
+    pub fn without_group(&self) -> Error {
+        match self.areas.is_empty() {
+            true => Error::unsupported("an LVM2 physical volume whose metadata are only on others")
+                .hint("Give the group's other disks, too: lvm:GROUP/VOLUME@DISK,DISK."),
+            false => ErrorKind::NotThisFormat("it is an LVM2 physical volume without a volume group".into()).into(),
+        }
     }
 
     /// The text of each metadata area, in order. An unused area has none.
     ///
     /// # Errors
-    /// Those of the store. `Unsupported` if there is no area.
+    /// Those of the store.
     pub fn texts(&self, store: &dyn Store) -> Result<Vec<Result<Text>>> {
-        if self.areas.is_empty() {
-            return Err(Error::unsupported("an LVM2 physical volume whose metadata are only on others"));
-        }
         let mut texts = Vec::new();
         for area in &self.areas {
             match text(store, area) {

@@ -1,4 +1,4 @@
-//! Interprets the metadata: the volume group, and where its logical volumes are on one physical volume. Sources: lvm2,
+//! Interprets the metadata: the volume group, and where its logical volumes are on the physical volumes at hand. Sources: lvm2,
 //! lib/format_text/import_vsn1.c and flags.c for the names, lib/metadata/merge.c for the constraints on segments;
 //! Documentation/admin-guide/device-mapper/striped.rst for stripes.
 
@@ -23,26 +23,35 @@ const WRITE: &str = "WRITE";
 /// Text values of a segment that never name a logical volume.
 const WORDS: &[&str] = &["type", "tags", "cache_mode", "policy", "discards"];
 
-/// The physical volume that the text was read from.
+/// A physical volume at hand.
 pub(super) struct On<'a> {
     /// Its UUID, 32 characters without hyphens.
     pub uuid: &'a str,
-    /// The size of the store, in bytes.
+    /// Where it begins in the store of all of them, in bytes.
+    pub base: u64,
+    /// The size of its own store, in bytes.
     pub len: u64,
     /// Ranges outside all logical volumes, in bytes.
     pub reserved: Vec<Range<u64>>,
 }
 
-/// The extents of a physical volume, and whether it is the one at hand.
+/// The extents of a physical volume, and which of those at hand it is.
 struct Physical {
     /// The offset of the first extent, in bytes.
     start: u64,
     extents: u64,
-    here: bool,
+    here: Option<usize>,
 }
 
-/// Extents of the physical volume at hand; `None` if they are on another one.
-type Here = Option<Range<u64>>;
+/// Extents of a physical volume at hand.
+#[derive(Clone)]
+struct Used {
+    /// Which one.
+    on: usize,
+    extents: Range<u64>,
+    /// Their offset in its store, in bytes.
+    at: u64,
+}
 
 /// The context for interpreting a segment.
 struct Context<'a> {
@@ -50,6 +59,7 @@ struct Context<'a> {
     group: &'a str,
     extent_size: u64,
     physical: BTreeMap<&'a str, Physical>,
+    on: &'a [On<'a>],
 }
 
 /// The offset of the text in the store, in bytes; errors in the text report this offset.
@@ -99,8 +109,8 @@ struct Segment<'a> {
     kind: &'a str,
     /// Where it is, or why that is unknown.
     extent: std::result::Result<Extent, String>,
-    /// The extents that it uses on the physical volume at hand, even if `extent` is unknown.
-    used: Vec<Range<u64>>,
+    /// The extents that it uses on the physical volumes at hand, even if `extent` is unknown.
+    used: Vec<Used>,
 }
 
 /// The use of a logical volume by another one.
@@ -113,8 +123,9 @@ struct Use<'a> {
     merging: bool,
 }
 
-/// Parses the group from the text, which begins at offset `at` of the store.
-pub(super) fn group(text: &[u8], at: u64, on: &On<'_>) -> Result<Group> {
+/// Parses the group from the text, which begins at offset `at` of its store. Some of the physical volumes at hand may belong to another
+/// group: also returns which of them are in this one.
+pub(super) fn group(text: &[u8], at: u64, on: &[On<'_>]) -> Result<(Group, Vec<usize>)> {
     let parsed = text::parse(text).map_err(|wrong| {
         let what = wrong.what;
         Error::from(ErrorKind::Malformed { field: "text of the metadata", offset: at + wrong.at as u64, what })
@@ -132,13 +143,16 @@ pub(super) fn group(text: &[u8], at: u64, on: &On<'_>) -> Result<Group> {
         return Err(Error::unsupported(format!("the volume group {name}, which is not in LVM2's native format")));
     }
     let sectors = place.number(vg, "extent_size")?;
-    let extent_size = sectors.checked_mul(SECTOR).filter(|size| *size > 0 && *size <= on.len);
+    let longest = on.iter().map(|on| on.len).max().unwrap_or_default();
+    let extent_size = sectors.checked_mul(SECTOR).filter(|size| *size > 0 && *size <= longest);
     let Some(extent_size) = extent_size else {
         return Err(place.malformed("extent_size", format!("{sectors} sectors")));
     };
     let (physical, mut warnings) = physical_volumes(place, place.section(vg, "physical_volumes")?, extent_size, on)?;
-    let context = Context { text: place, group: name, extent_size, physical };
-    let volumes = vg.section("logical_volumes").map(|all| context.volumes(all, vg, on)).transpose()?;
+    let here: Vec<_> = physical.values().filter_map(|pv| pv.here).collect();
+    let missing = physical.len() - here.len();
+    let context = Context { text: place, group: name, extent_size, physical, on };
+    let volumes = vg.section("logical_volumes").map(|all| context.volumes(all, vg)).transpose()?;
     let volumes = volumes.unwrap_or_default();
     if volumes.iter().any(|v| v.refused.as_deref() == Some(PAST_THE_END)) {
         warnings.push(
@@ -148,7 +162,7 @@ pub(super) fn group(text: &[u8], at: u64, on: &On<'_>) -> Result<Group> {
         );
     }
     let (name, uuid, seqno) = (name.to_owned(), place.uuid(vg)?, place.number(vg, "seqno")?);
-    Ok(Group { name, uuid, seqno, extent_size, volumes, warnings })
+    Ok((Group { name, uuid, seqno, extent_size, missing, volumes, warnings }, here))
 }
 
 /// The physical volumes, by the names that segments use for them, and warnings.
@@ -156,41 +170,48 @@ fn physical_volumes<'a>(
     place: TextOffset,
     all: &'a Section,
     extent_size: u64,
-    on: &On<'_>,
+    on: &[On<'_>],
 ) -> Result<(BTreeMap<&'a str, Physical>, Vec<String>)> {
-    let mut known = BTreeMap::new();
+    let mut known = BTreeMap::<&str, Physical>::new();
     let mut warnings = Vec::new();
     for (name, pv) in all.sections() {
         place.name("name of a physical volume", name)?;
-        let here = plain(&place.uuid(pv)?) == on.uuid;
+        let uuid = plain(&place.uuid(pv)?);
+        let here = on.iter().position(|on| on.uuid == uuid);
         let (start, extents) = (place.number(pv, "pe_start")?, place.number(pv, "pe_count")?);
         let bytes = start.checked_mul(SECTOR).zip(extents.checked_mul(extent_size));
         let Some((start, _)) = bytes.filter(|(start, len)| start.checked_add(*len).is_some()) else {
             return Err(place.malformed("pe_count", format!("{extents} extents from sector {start} on")));
         };
-        if here && pv.texts("status").contains(&"MISSING") {
+        if here.is_some() && pv.texts("status").contains(&"MISSING") {
             warnings.push("LVM2 recorded this physical volume as missing: its data may be outdated.".into());
+        }
+        if here.is_some() && known.values().any(|other| other.here == here) {
+            return Err(place.malformed("physical_volumes", "the one holding this text is listed twice"));
         }
         known.insert(name, Physical { start, extents, here });
     }
-    match known.values().filter(|pv| pv.here).count() {
-        1 => Ok((known, warnings)),
-        _ => Err(place.malformed("physical_volumes", "the one holding this text is not listed, or listed twice")),
+    match known.values().any(|pv| pv.here.is_some()) {
+        true => Ok((known, warnings)),
+        false => Err(place.malformed("physical_volumes", "the one holding this text is not listed")),
     }
 }
+
+/// Why a logical volume is refused that needs a physical volume that was not given.
+pub(super) const ELSEWHERE: &str = "a part of it is on another physical volume";
 
 /// Why a logical volume is refused if the store is too small.
 pub(super) const PAST_THE_END: &str = "it extends past the end of its volume";
 
 impl Context<'_> {
     /// The logical volumes that are not only parts of others.
-    fn volumes(&self, all: &Section, vg: &Section, on: &On<'_>) -> Result<Vec<LogicalVolume>> {
+    fn volumes(&self, all: &Section, vg: &Section) -> Result<Vec<LogicalVolume>> {
         let mut segments = BTreeMap::new();
         for (name, lv) in all.sections() {
             self.text.name("name of a logical volume", name)?;
             segments.insert(name, self.segments(name, lv)?);
         }
-        self.check_used(&segments, on)?;
+        self.check_used(&segments)?;
         let uses = self.uses(all);
         let group = group_read_only(vg);
         let mut volumes = Vec::new();
@@ -201,7 +222,7 @@ impl Context<'_> {
             let snapshot = uses.iter().any(|used| used.kind == "snapshot");
             let visible = snapshot || lv.texts("status").contains(&VISIBLE);
             if visible && own.iter().all(|segment| segment.kind != "snapshot") {
-                volumes.push(self.volume(name, lv, own, uses, group, on)?);
+                volumes.push(self.volume(name, lv, own, uses, group)?);
             }
         }
         Ok(volumes)
@@ -214,7 +235,6 @@ impl Context<'_> {
         segments: &[Segment<'_>],
         uses: &[Use<'_>],
         group_read_only: Option<&str>,
-        on: &On<'_>,
     ) -> Result<LogicalVolume> {
         let extents = segments.iter().map(|segment| segment.count).sum::<u64>();
         // Each segment's length was multiplied safely before, but not their sum.
@@ -228,9 +248,6 @@ impl Context<'_> {
             (_, _, Err(why)) => (Some(why), Vec::new()),
             (_, Some(used), _) => (Some(used.refused()), Vec::new()),
             (Some(state), ..) => (Some(format!("it is in the state {}", word(state))), Vec::new()),
-            (None, None, Ok(extents)) if extents.iter().any(|extent| reaches_past(extent, on.len)) => {
-                (Some(PAST_THE_END.to_owned()), Vec::new())
-            }
             (None, None, Ok(extents)) => (None, extents),
         };
         let read_only = group_read_only.map(str::to_owned);
@@ -306,20 +323,21 @@ impl Context<'_> {
         let elsewhere = places.iter().find(|(_, used)| used.is_none()).map(|(on, _)| *on);
         made.used = places.iter().filter_map(|(_, used)| used.clone()).collect();
         made.extent = match elsewhere {
-            Some(on) if self.physical.contains_key(on) => Err("a part of it is on another physical volume".to_owned()),
+            Some(on) if self.physical.contains_key(on) => Err(ELSEWHERE.to_owned()),
             Some(on) => Err(format!("it lies on {on}, another logical volume")),
+            None if made.used.iter().any(|used| used.at + len / stripes > self.on[used.on].len) => {
+                Err(PAST_THE_END.to_owned())
+            }
             None => {
-                let here = self.physical.values().find(|pv| pv.here).expect("one is here");
-                let runs = made.used.iter().map(|used| here.start + used.start * self.extent_size).collect();
-                Ok(Extent { len, chunk, runs })
+                Ok(Extent { len, chunk, runs: made.used.iter().map(|used| self.on[used.on].base + used.at).collect() })
             }
         };
         Ok(())
     }
 
-    /// Parses a list of names and first extents, each for `count` extents. Returns each name, with the extents if they are on the
+    /// Parses a list of names and first extents, each for `count` extents. Returns each name, with the extents if they are on a
     /// physical volume at hand.
-    fn places<'b>(&self, name: &str, list: Option<&'b Value>, count: u64) -> Result<Vec<(&'b str, Here)>> {
+    fn places<'b>(&self, name: &str, list: Option<&'b Value>, count: u64) -> Result<Vec<(&'b str, Option<Used>)>> {
         let malformed = |what: String| self.text.malformed("stripes", format!("{name}: {what}"));
         let Some(Value::List(list)) = list else { return Err(malformed("they are missing".into())) };
         let mut places = Vec::new();
@@ -334,29 +352,32 @@ impl Context<'_> {
             if physical.is_some_and(|pv| range.end > pv.extents) {
                 return Err(malformed(format!("extents {} to {} of {on}, which has fewer", range.start, range.end)));
             }
-            places.push((&**on, physical.filter(|pv| pv.here).map(|_| range)));
+            // The product cannot overflow: a larger one was computed for the physical volume.
+            let used = physical.and_then(|pv| {
+                let at = pv.start + range.start * self.extent_size;
+                Some(Used { on: pv.here?, extents: range, at })
+            });
+            places.push((&**on, used));
         }
         Ok(places)
     }
 
     /// Checks that no extent belongs to two segments, or overlaps the metadata.
-    fn check_used(&self, segments: &BTreeMap<&str, Vec<Segment<'_>>>, on: &On<'_>) -> Result<()> {
-        let here = self.physical.values().find(|pv| pv.here).expect("one is here");
+    fn check_used(&self, segments: &BTreeMap<&str, Vec<Segment<'_>>>) -> Result<()> {
         let used = segments.iter().flat_map(|(name, all)| all.iter().map(move |segment| (*name, segment)));
-        let used = used.flat_map(|(name, segment)| segment.used.iter().map(move |range| (range, name)));
+        let used = used.flat_map(|(name, segment)| segment.used.iter().map(move |used| (used, name)));
         let mut used: Vec<_> = used.collect();
-        used.sort_by_key(|(range, _)| range.start);
+        used.sort_by_key(|(used, _)| (used.on, used.extents.start));
         for pair in used.windows(2) {
             let [(first, one), (second, other)] = pair else { continue };
-            if first.end > second.start {
-                let what = format!("{one} and {other} both have extent {}", second.start);
+            if first.on == second.on && first.extents.end > second.extents.start {
+                let what = format!("{one} and {other} both have extent {}", second.extents.start);
                 return Err(self.text.malformed("stripes", what));
             }
         }
-        for (range, name) in used {
-            // These products cannot overflow: larger ones were computed for the physical volume.
-            let bytes = here.start + range.start * self.extent_size..here.start + range.end * self.extent_size;
-            if on.reserved.iter().any(|reserved| reserved.start < bytes.end && bytes.start < reserved.end) {
+        for (Used { on, extents, at }, name) in used {
+            let end = at + (extents.end - extents.start) * self.extent_size;
+            if self.on[*on].reserved.iter().any(|reserved| reserved.start < end && *at < reserved.end) {
                 return Err(self.text.malformed("pe_start", format!("{name} lies where the metadata are")));
             }
         }
@@ -412,11 +433,6 @@ fn group_read_only(vg: &Section) -> Option<&'static str> {
         return Some("its group is exported");
     }
     (!status.contains(&WRITE)).then_some("its group is marked as read-only")
-}
-
-fn reaches_past(extent: &Extent, len: u64) -> bool {
-    let each = extent.len / extent.runs.len() as u64;
-    extent.runs.iter().any(|at| at + each > len)
 }
 
 /// Reduces a word of the metadata to characters that are safe to show.

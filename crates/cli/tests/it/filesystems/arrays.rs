@@ -166,6 +166,33 @@ fn invalid_names_and_missing_members_are_explained() {
     refused.fails(1, &["a file here has this name, but md: also names an assembled store", "./md:x"]);
 }
 
+/// A LUKS2 volume in a logical volume that begins on one disk and ends on the other.
+#[test]
+fn a_logical_volume_on_two_disks_is_named_by_both_and_read() {
+    let folder = Folder::new();
+    let luks = folder.luks2("luks");
+    let bytes = fs::read(&luks).expect("the volume");
+    let disks = claviger_testkit::lvm2::on_two_disks("secret", &bytes);
+    let [a, b] = ["a", "b"].map(|name| folder.str(name));
+    for (path, disk) in [&a, &b].into_iter().zip(&disks) {
+        fs::write(path, disk).expect("a disk");
+    }
+    let volume = format!("lvm:vg/secret@{a},{b}");
+    let named = run(["identify", &a, &b]).succeeds().text();
+    assert_eq!(named.matches(&format!("logical volume vg/secret: `claviger identify {volume}`")).count(), 2, "{named}");
+    let alone = run(["identify", &a]).succeeds().text();
+    assert!(alone.contains("The volume group vg has one more physical volume.") && !alone.contains("lvm:"), "{alone}");
+    assert!(run(["identify", &volume]).succeeds().text().contains("LUKS2"));
+    let cat = |volume: &str| run(["cat", "--password-file", &folder.password, volume]).succeeds().out;
+    let (all, expected) = (cat(&volume), cat(&luks));
+    assert!(all.len() > 3 << 20 && all == expected);
+    let refused = "a logical volume on several disks is only read";
+    run(["serve", &volume]).fails(6, &[refused, "--read-only", "activate the group with LVM2"]);
+    run(["ls", &format!("lvm:vg/secret@{a}")])
+        .fails(5, &["a part of it is on another physical volume", "lvm:vg/secret@DISK,DISK"]);
+    assert!(fs::read(&a).expect("a disk") == disks[0] && fs::read(&b).expect("a disk") == disks[1]);
+}
+
 /// A mirror with metadata 0.90 begins with its data, so its members open as what the mirror holds.
 #[test]
 fn half_of_a_mirror_is_read_but_not_written() {

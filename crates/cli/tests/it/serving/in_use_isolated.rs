@@ -212,7 +212,10 @@ fn an_isolated_volume_keeps_its_key_process_if_the_new_one_ends_before_the_excha
         is_full(&served);
         fill(&served).expect("as before");
     }
-    assert!(before_header > 0 && after_header > 0, "before the header's beginning: {before_header}, after: {after_header}");
+    assert!(
+        before_header > 0 && after_header > 0,
+        "before the header's beginning: {before_header}, after: {after_header}"
+    );
     served.stop().succeeds();
     run(["reencrypt", "--resume", "--password-file", &folder.password, &volume]).succeeds();
     is_whole(&folder, &volume);

@@ -503,3 +503,78 @@ fn other_kinds_that_lvm2_makes_are_refused() {
     let away = in_memory(std::fs::read(&other).expect("the image"));
     assert_eq!(logical_volumes::read(&*away).expect("it is read").expect("a group").openable(), ["vg/away"]);
 }
+
+/// Three disks, of which the second has no metadata.
+#[test]
+fn logical_volumes_on_several_disks_are_read_as_the_kernel_has_them() {
+    let Some(_) = tools::program("lvm") else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    let here = folder.path().display();
+    let images = ["a", "b", "c"].map(|name| folder.path().join(name));
+    images.iter().for_each(|image| sparse_file(image, 24 << 20));
+    let disks = images.each_ref().map(|image| image.as_path());
+    let names = ["ends", "linear", "striped"];
+    let fill = format!(
+        r#"fill() {{ for v; do dd if=/dev/urandom of=/dev/mapper/vg-$v bs=1M oflag=direct 2>/dev/null || true
+           dd if=/dev/mapper/vg-$v of={here}/of-$v bs=1M iflag=direct 2>/dev/null; done; sync; L vgchange -an vg; }}"#
+    );
+    let script = format!(
+        "{SCRIPT}{fill}
+         L pvcreate -y /dev/ubda; L pvcreate -y --metadatacopies 0 /dev/ubdb; L pvcreate -y /dev/ubdc
+         L vgcreate -s 1m vg /dev/ubda /dev/ubdb /dev/ubdc
+         L lvcreate -y -Wn -i3 -I 64k -l 9 -n striped vg
+         L lvcreate -y -Wn -l 25 -n linear vg /dev/ubda:3-20 /dev/ubdb:3-20; fill striped linear"
+    );
+    let Some(done) = uml::run(&script, &disks, 300) else { return };
+    assert_eq!(done.status, 0, "{}", done.output);
+    let read = |image: &Path| in_memory(std::fs::read(image).expect("the image"));
+    let older = read(disks[0]);
+    let script =
+        format!("{SCRIPT}{fill}\nL vgchange -ay vg; L lvcreate -y -Wn -l 12 -n ends vg /dev/ubdc /dev/ubda; fill ends");
+    let done = uml::run(&script, &disks, 300).expect("it ran before");
+    assert_eq!(done.status, 0, "{}", done.output);
+
+    let [a, b, c] = disks.map(read);
+    // As the only partition of a disk (MBR, type 8e).
+    let mut partitioned = vec![0; 1 << 20];
+    partitioned[446..462].copy_from_slice(&[0, 0, 0, 0, 0x8e, 0, 0, 0, 0, 8, 0, 0, 0, 0xc0, 0, 0]);
+    partitioned[510..512].copy_from_slice(&[0x55, 0xaa]);
+    partitioned.extend(b.to_vec());
+    let b_in_a_partition = in_memory(partitioned);
+    let named = |stores: &[&Arc<MemoryStore>]| -> Vec<(String, Arc<dyn Store>)> {
+        let named =
+            |(i, store): (usize, &&Arc<MemoryStore>)| (format!("disk {i}"), Arc::clone(store) as Arc<dyn Store>);
+        stores.iter().enumerate().map(named).collect()
+    };
+    let open = |stores: &[&Arc<MemoryStore>], name: &str| logical_volumes::open_in(&named(stores), name);
+    for order in [[&a, &b, &c], [&c, &b_in_a_partition, &a]] {
+        for name in names {
+            let (group, volume, store) = open(&order, &format!("vg/{name}")).expect(name);
+            assert_eq!((group.missing, group.warnings.len(), store.writable()), (0, 0, false), "{group:?}");
+            let theirs = std::fs::read(folder.path().join(format!("of-{name}"))).expect("what the kernel has read");
+            let mut ours = vec![0; volume.len as usize];
+            store.read_at(0, &mut ours).expect("it is read");
+            assert!(!ours.is_empty() && ours == theirs, "{name}");
+            assert!(store.write_clobbering(0, &mut [0; 512]).is_err());
+        }
+    }
+    let (group, ..) = open(&[&older, &b, &c], "vg/ends").expect("the newest metadata count");
+    assert!(group.warnings.iter().any(|warning| warning.contains("older metadata")), "{group:?}");
+    // What lies on the disks at hand opens, and nothing else.
+    assert_eq!(open(&[&a, &c], "vg/ends").expect("it opens").0.missing, 1);
+    let whole = "a part of it is on another physical volume";
+    let other = in_memory(two().make());
+    for (stores, name, why) in [
+        (&[&a, &c][..], "vg/striped", whole),
+        (&[&a], "vg/linear", whole),
+        (&[&b], "vg/linear", "metadata are only on others"),
+        (&[&a, &b, &a], "vg/linear", "is there twice"),
+        (&[&a, &b, &c], "vg/none", "there is no logical volume none; existing: vg/ends, vg/linear, vg/striped"),
+        (&[&a, &b, &c], "other/linear", "there is no volume group other; existing: vg"),
+        (&[&a, &other], "vg/linear", "several volume groups called vg"),
+        (&[&a, &b, &c, &in_memory(vec![0; 1 << 20])], "vg/linear", "disk 3: no physical volume of the group vg"),
+    ] {
+        let error = open(stores, name).err().expect(why).to_string();
+        assert!(error.contains(why), "{error}");
+    }
+}
