@@ -16,7 +16,7 @@ test="$try"'
  systemd-cryptenroll:systemd argon2:argon2 mcopy:mtools gpg:gnupg gpgconf:gnupg openssl:openssl softhsm2-util:softhsm2 pkcs11-tool:opensc
  swtpm:swtpm tpm2_unseal:tpm2-tools clevis:clevis clevis-luks-bind:clevis-luks clevis-encrypt-tpm2:clevis-tpm2 jose:jose socat:socat
  bonnie++:bonnie++ dbench:dbench hdparm:hdparm sqlite3:sqlite3 gocryptfs:gocryptfs fido2-assert:fido2-tools ewfacquirestream:ewf-tools ewfexport:ewf-tools encfs:encfs cryfs:cryfs securefs:securefs nbdkit:nbdkit qemu-nbd:qemu-utils sshd:openssh-server
- mount.ecryptfs:ecryptfs-utils ecryptfs-add-passphrase:ecryptfs-utils dislocker-fuse:dislocker bdemount:libbde-utils fvdemount:libfvde-utils debootstrap:debootstrap chromium:chromium
+ mount.ecryptfs:ecryptfs-utils ecryptfs-add-passphrase:ecryptfs-utils dislocker-fuse:dislocker bdemount:libbde-utils fvdemount:libfvde-utils vfdecrypt:dmg2img curl:curl debootstrap:debootstrap chromium:chromium
  python3:python3 strace:strace man:man-db zsh:zsh fish:fish aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu qemu-aarch64:qemu-user'
 
 # Beside what tools/bindings-requirements.txt names; the sanitizers come with the compiler.
@@ -64,6 +64,28 @@ python_modules() {
     mv -T "$place.$$" "$place"
 }
 
+# Encrypted disk images that macOS made, from the tests of two packages of crates.io, where crates/engine/tests/it/volumes/dmg.rs
+# expects them. A subshell: it changes the arguments.
+test_images() (
+    [ -n "$for_tests" ] || return 0
+    place=$HOME/.cache/claviger-test-images
+    mkdir -p "$place"
+    for image in \
+        'dmgwiz-1.1.0 7091fb6813de08ee6a2e97592355e4f00c84dc3444a8f7e5807b7ea87094007f tests/input_aes256.dmg' \
+        'fstool-0.4.31 5bdfa1f8582e5c84235fd3352b9399b088e71d3fe2e1023536a49d7319bcad49 src/block/dmg/testdata/encrcdsa_aes128_fat12_hunter2.dmg'; do
+        # shellcheck disable=SC2086 # three words
+        set -- $image
+        file=$place/${3##*/}
+        [ ! -f "$file" ] || continue
+        echo "Downloading $1 for ${3##*/}" >&2
+        curl -fsSL --retry 3 -o "$file.crate.$$" "https://static.crates.io/crates/${1%-*}/$1.crate"
+        echo "$2  $file.crate.$$" | sha256sum -c --quiet - >&2
+        tar -xzOf "$file.crate.$$" "$1/$3" >"$file.$$"
+        mv "$file.$$" "$file"
+        rm "$file.crate.$$"
+    done
+)
+
 PATH=$PATH:/usr/sbin:/sbin
 missing=
 for pair in $wanted; do
@@ -80,7 +102,7 @@ done
 [ -z "$for_tests" ] || /usr/bin/python3 -c 'import boto3' 2>/dev/null || missing="$missing python3-boto3"
 # Libraries for AArch64, which its compiler only recommends.
 [ -z "$for_tests" ] || [ -e /usr/aarch64-linux-gnu/lib/libc.so ] || missing="$missing libc6-dev-arm64-cross"
-[ -n "$missing" ] || { python_modules "$1"; exit 0; }
+[ -n "$missing" ] || { python_modules "$1"; test_images; exit 0; }
 
 if ! command -v apt-get >/dev/null; then
     echo "Please install by hand:$missing" >&2
@@ -114,3 +136,4 @@ apt update
 # shellcheck disable=SC2086 # a list of words
 apt install -y --no-install-recommends $missing
 python_modules "$1"
+test_images

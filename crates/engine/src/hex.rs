@@ -9,3 +9,8 @@ pub fn guid(bytes: &[u8; 16]) -> String {
     let parts = [&[*d, *c, *b, *a][..], &[*f, *e], &[*h, *g], &rest[..2], &rest[2..]];
     parts.map(digits).join("-")
 }
+
+/// A UUID as text, its bytes in order (RFC 9562, section 4).
+pub fn uuid(bytes: &[u8; 16]) -> String {
+    [&bytes[..4], &bytes[4..6], &bytes[6..8], &bytes[8..10], &bytes[10..]].map(digits).join("-")
+}

@@ -9,6 +9,7 @@ use claviger_engine::store::MemoryStore;
 use claviger_engine::{Credential, Format, Secret, Spec, Store, Unlock};
 use claviger_testkit::bitlocker::eow::EncryptOnWrite;
 use claviger_testkit::bitlocker::maker::{self, Kind, Made, Protector, State};
+use claviger_testkit::dmg;
 use claviger_testkit::dpapi;
 use claviger_testkit::ecryptfs::maker as ecryptfs;
 use claviger_testkit::exfat as testkit_exfat;
@@ -214,6 +215,20 @@ pub fn filevault2() -> Vec<Vec<u8>> {
     let parts = Recipe { parts: vec![(1, 9), (3, 4)], beginning: DATA, ..ordinary.clone() };
     let compressed = Recipe { compressed: true, ..ordinary.clone() };
     vec![ordinary.make().sealed(), parts.make().blocks.concat(), compressed.make().blocks.concat()]
+}
+
+/// Encrypted disk images of macOS with both ciphers that wrap keys, without what is between the header and the data.
+pub fn dmg() -> Vec<Vec<u8>> {
+    let ordinary = dmg::Recipe::new(&[("passphrase", 10)], &[7; 1024]);
+    let older = dmg::Recipe { key: 32, wrapping: 0, ..ordinary.clone() };
+    let close_together = |recipe: dmg::Recipe<'_>| {
+        const DATA: usize = 1024;
+        let mut bytes = recipe.make().bytes;
+        bytes.drain(DATA..dmg::DATA);
+        bytes[64..72].copy_from_slice(&(DATA as u64).to_be_bytes());
+        bytes
+    };
+    vec![close_together(ordinary), close_together(older)]
 }
 
 /// Texts of volume groups: with both kinds of segments, and with volumes that are parts of others.
@@ -572,7 +587,7 @@ pub fn lznt1() -> Vec<Vec<u8>> {
 
 /// The beginnings of all inputs above.
 pub fn everything() -> Vec<Vec<u8>> {
-    let all = [luks1(), luks2_headers(), filevault2(), partitions(), filesystems(), integrity()];
+    let all = [luks1(), luks2_headers(), filevault2(), dmg(), partitions(), filesystems(), integrity()];
     all.into_iter()
         .flatten()
         .map(|mut bytes| {

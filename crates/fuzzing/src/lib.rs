@@ -113,7 +113,7 @@ mod tests {
     /// Checks that the corpus reaches the parsers.
     #[test]
     fn the_corpus_is_what_it_is_taken_for() {
-        for name in ["luks1", "luks2", "bitlocker", "filevault2"] {
+        for name in ["luks1", "luks2", "bitlocker", "filevault2", "dmg"] {
             let input = &(target(name).corpus)()[0];
             assert!(targets::opens_as(input).iter().any(|f| f.eq_ignore_ascii_case(name)), "{name}");
         }

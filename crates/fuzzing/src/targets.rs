@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use claviger_crypto::Acceleration;
 use claviger_crypto::dmcrypt::{Sectors, Specification};
-use claviger_engine::formats::{self, bitlocker, filevault2, luks1, luks2};
+use claviger_engine::formats::{self, bitlocker, dmg, filevault2, luks1, luks2};
 use claviger_engine::store::EwfStore;
 use claviger_engine::trees::{NodeKind, Tree};
 use claviger_engine::volume::integrity;
@@ -23,6 +23,7 @@ pub static TARGETS: &[Target] = &[
     Target { name: "luks2_json", run: |json| _ = volumes::luks2_json(json), corpus: corpus::luks2_json },
     Target { name: "reencryption", run: fuzzing::luks2_reencryption, corpus: corpus::reencryption },
     Target { name: "filevault2", run: filevault2, corpus: corpus::filevault2 },
+    Target { name: "dmg", run: |bytes| _ = volumes::open(&dmg::DMG, &store(bytes, 0)), corpus: corpus::dmg },
     Target { name: "cryptomator_vault", run: fuzzing::cryptomator_vault, corpus: corpus::cryptomator_vault },
     Target { name: "gocryptfs_config", run: fuzzing::gocryptfs_config, corpus: corpus::gocryptfs_config },
     Target { name: "encfs_config", run: fuzzing::encfs_config, corpus: corpus::encfs_config },

@@ -4,6 +4,7 @@
 pub mod bitlocker;
 pub mod ceph;
 pub mod certificates;
+pub mod dmg;
 pub mod dpapi;
 pub mod ecryptfs;
 pub mod efs;

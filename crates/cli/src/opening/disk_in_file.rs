@@ -14,6 +14,9 @@ use claviger_serve::remote::{RemoteAddress, helpers};
 use super::{parts, remote, segments};
 use crate::terminal::{advice, output};
 
+/// The helper that cannot write: qemu only reads images of macOS.
+const ONLY_READ: &str = "dmg";
+
 /// A disk in a file or in several. It is only read.
 #[derive(Clone)]
 pub enum DiskInFile {
@@ -86,14 +89,15 @@ impl DiskInFile {
     /// The name by which the disk is also written, if there is one: `vhdx:FILE`.
     pub fn to_be_written(&self, path: &Path) -> PathBuf {
         match self {
-            Self::Image { scheme, .. } => prefixed(scheme, path).into(),
-            Self::Parts(_) | Self::Evidence { .. } => path.to_owned(),
+            Self::Image { scheme, .. } if *scheme != ONLY_READ => prefixed(scheme, path).into(),
+            Self::Image { .. } | Self::Parts(_) | Self::Evidence { .. } => path.to_owned(),
         }
     }
 
     /// The error for a verb that would write to the disk.
     pub fn only_read(&self, path: &Path) -> Error {
         let why = match self {
+            Self::Image { scheme, .. } if *scheme == ONLY_READ => "such an image is only read",
             Self::Image { .. } => "an image recognised by its content is only read",
             Self::Parts(_) => "a split disk is only read",
             Self::Evidence { .. } => "a forensic image is only read",
@@ -104,12 +108,12 @@ impl DiskInFile {
     /// How to write to the disk: a sentence with a command.
     fn to_write(&self, path: &Path) -> String {
         match self {
-            Self::Image { .. } => {
+            Self::Image { scheme, .. } if *scheme != ONLY_READ => {
                 let named = self.to_be_written(path);
                 let command = advice::this_command(path, named.as_os_str());
                 format!("To write to the disk in it: {}", command.unwrap_or_else(|| output::command([named])))
             }
-            Self::Evidence { .. } => {
+            Self::Image { .. } | Self::Evidence { .. } => {
                 let words = ["claviger", "mount", "--raw", "--filesystem", "none"].map(OsStr::new);
                 let mount = output::command(words.into_iter().chain([path.as_os_str(), OsStr::new("FOLDER")]));
                 format!("To write, make a copy of the disk. Its bytes are FOLDER/volume after: {mount}")

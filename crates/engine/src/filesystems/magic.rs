@@ -75,7 +75,7 @@ static RANDOM_LOOKING: &[Mark] = &[
     opened("openssl enc -d", mark(0, b"Salted__", "a file encrypted by `openssl enc`")),
     opened("age -d", mark(0, b"age-encryption.org/v1", "a file encrypted by age")),
     opened("gpg --decrypt", mark(0, b"-----BEGIN PGP MESSAGE-----", "an OpenPGP message")),
-    opened("hdiutil attach on macOS", mark(0, b"encrcdsa", "an encrypted disk image of macOS")),
+    mark(0, b"encrcdsa", "an encrypted disk image of macOS"),
     image("vhdx", mark(0, b"vhdxfile", "a virtual disk of Hyper-V (VHDX)")),
     // qemu, docs/interop/qcow2.rst and qed_spec.rst: the magic number, for qcow followed by the version.
     opened("qemu-img", mark(0, b"QFI\xfb\0\0\0\x01", "a virtual disk of QEMU (qcow)")),
@@ -115,7 +115,7 @@ static AT_THE_END: &[Mark] = &[
     opened("geli attach on FreeBSD", mark(0, b"GEOM::ELI\0", "a GELI volume")),
     image("vpc", mark(0, b"conectix", "a virtual disk of Virtual PC (VHD)")),
     // qemu, block/dmg.c, `dmg_find_koly_offset`.
-    opened("dmg2img or, on macOS, hdiutil", mark(0, b"koly\0\0\0\x04", "a disk image of macOS (DMG)")),
+    image("dmg", mark(0, b"koly\0\0\0\x04", "a disk image of macOS (DMG)")),
 ];
 
 /// Partition tables. They count only if no file system is recognised.

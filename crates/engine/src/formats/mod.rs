@@ -3,6 +3,7 @@
 pub mod bitlocker;
 mod change;
 mod creator;
+pub mod dmg;
 mod editor;
 mod facts;
 pub mod filevault2;
@@ -63,6 +64,7 @@ pub static FORMATS: &[&dyn Format] = &[
     &luks2::LUKS2,
     &bitlocker::BITLOCKER,
     &filevault2::FILEVAULT2,
+    &dmg::DMG,
     &integritysetup::DM_INTEGRITY,
     &plain::PLAIN,
     &plain::CRYPTOLOOP,

@@ -95,6 +95,7 @@ mod truecrypt {
 mod volumes {
     pub mod around;
     pub mod direct;
+    pub mod dmg;
     pub mod edit;
     pub mod filevault2;
     pub mod forensic;

@@ -152,6 +152,7 @@ pub fn helpers() -> Vec<Helper> {
         image("vdi"),
         image("qed"),
         image("parallels"),
+        image("dmg"),
         Helper {
             service: "{host}:{port=22}".into(),
             ..nbdkit(

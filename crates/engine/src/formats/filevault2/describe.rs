@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::context::{Context, FileVault2Conversion, User};
-use super::{CIPHER, FileVault2Header, MODE, uuid_text};
+use super::{CIPHER, FileVault2Header, MODE};
 use crate::formats::Pbkdf2Facts;
 use crate::hex;
 
@@ -127,14 +127,14 @@ pub(super) fn facts(header: &FileVault2Header) -> FileVault2Facts {
     FileVault2Facts {
         version: 1,
         physical_volume: PhysicalVolumeFacts {
-            uuid: uuid_text(&header.uuid),
-            group: uuid_text(&header.group),
+            uuid: hex::uuid(&header.uuid),
+            group: hex::uuid(&header.group),
             size: header.volume_size,
             block_size: header.block_size,
         },
         logical_volume: LogicalVolumeFacts {
             uuid: volume.uuid.clone(),
-            family: uuid_text(&volume.family),
+            family: hex::uuid(&volume.family),
             name: volume.name.clone(),
             size: volume.size,
             first_block: volume.beginning,

@@ -26,7 +26,6 @@ use super::{Facts, Format, Header, HeaderTrace, Unlocked, Verdict, WhichHeader, 
 use crate::advice::{Advice, Warning};
 use crate::credential::{Credential, Unlock};
 use crate::error::{Error, ErrorKind, Result};
-use crate::hex;
 use crate::store::{MemoryStore, Store};
 use crate::volume::{KernelCipher, Layout, Payload, Segment};
 pub use context::FileVault2Conversion;
@@ -253,11 +252,6 @@ pub(crate) fn fuzz_metadata(bytes: &[u8]) {
 /// A user's name for people: the name, or the index.
 fn called(place: usize, user: &User) -> String {
     user.name.as_ref().map_or_else(|| format!("user {place}"), |name| format!("user {name}"))
-}
-
-fn uuid_text(bytes: &[u8; 16]) -> String {
-    let digits = hex::digits(bytes);
-    [0..8, 8..12, 12..16, 16..20, 20..32].map(|range| &digits[range]).join("-")
 }
 
 /// Bytes of a logical volume that are contiguous in the store.
