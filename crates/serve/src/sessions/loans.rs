@@ -49,19 +49,13 @@ use crate::wait::wait;
 pub(super) const SOCKET: &str = "loans";
 
 /// The version of the messages.
-const VERSION: u32 = 5;
+const VERSION: u32 = 6;
 
 /// The longest message, in bytes.
 const LONGEST: usize = 4096;
 
 /// Time limit for each message.
 const PATIENCE: Duration = Duration::from_secs(2);
-
-/// Why a locked volume is not converted.
-const LOCKED: &str = "it is locked: its keys are forgotten";
-
-/// Why a conversion has ended that a lock has interrupted.
-const WAS_LOCKED: &str = "the volume was locked";
 
 /// Time limit for the outcome of a wish.
 const WORK: Duration = Duration::from_secs(60);
@@ -144,6 +138,10 @@ enum Outcome {
     Keys {
         isolated: bool,
     },
+    /// Refused, since the volume is locked.
+    Locked,
+    /// A lock has interrupted the work.
+    WasLocked,
     /// Then come the ends of a key process's channel: socket and memory.
     Channel,
     /// A conversion with a key process is done.
@@ -310,10 +308,12 @@ impl Lending {
                 let Some(key_process) = self.key_process.as_ref().and_then(Weak::upgrade) else {
                     return send(client, &Outcome::Keys { isolated: false });
                 };
-                let in_use = received.in_use(store);
+                let in_use = received.in_use(store).map_err(NotConverted::Failed);
                 match in_use.and_then(|volume| convert_with_key_process(client, volume, &key_process, stop)) {
                     Ok(converted) => return send(client, &Outcome::Converted(converted)),
-                    Err(e) => Err(e),
+                    Err(NotConverted::Locked) => return send(client, &Outcome::Locked),
+                    Err(NotConverted::WasLocked) => return send(client, &Outcome::WasLocked),
+                    Err(NotConverted::Failed(e)) => Err(e),
                 }
             }
             // It came after the end of the conversion.
@@ -423,6 +423,27 @@ fn convert(
     attended(client, &must_end, &|progress, cancel| volume.convert(&Unlock::with(keys), request, progress, cancel))
 }
 
+/// Why a conversion with a key process did not finish.
+enum NotConverted {
+    /// The volume is locked.
+    Locked,
+    /// A lock has interrupted it.
+    WasLocked,
+    Failed(Error),
+}
+
+impl From<Error> for NotConverted {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl From<io::Error> for NotConverted {
+    fn from(error: io::Error) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
 /// Converts the volume with a key process that the borrower starts, and that is the volume's own from then on: see
 /// [`crate::key_process::locking`].
 fn convert_with_key_process(
@@ -430,13 +451,13 @@ fn convert_with_key_process(
     volume: VolumeInUse<'_>,
     key_process: &Arc<Lockable>,
     stop: &AtomicBool,
-) -> Result<ConvertedInUse> {
+) -> std::result::Result<ConvertedInUse, NotConverted> {
     volume.may_follow_key_process()?;
-    let Some(_converting) = key_process.converting() else { return Err(Error::misuse(LOCKED)) };
+    let Some(_converting) = key_process.converting() else { return Err(NotConverted::Locked) };
     let must_end = || stop.load(Ordering::SeqCst) || key_process.must_pause();
     let by_lock = |e: Error| match e.kind {
-        ErrorKind::Cancelled if key_process.must_pause() => io::Error::other(WAS_LOCKED).into(),
-        _ => e,
+        ErrorKind::Cancelled if key_process.must_pause() => NotConverted::WasLocked,
+        _ => e.into(),
     };
     let (keyless, io_side) = new_key_process(client, volume, &must_end).map_err(by_lock)?;
     // From now on the header says that it has begun.
@@ -809,11 +830,12 @@ impl Borrowed {
                     return Err(Error::from(ErrorKind::Cancelled).advise(Advice::ResumeReencryption));
                 }
                 Outcome::Paused | Outcome::Measured(_) => return Err(ended()),
-                Outcome::Refused(why) if why == LOCKED => {
-                    return Err(refused(&why).hint("Unlock it first: `claviger unlock VOLUME`."));
+                Outcome::Locked => {
+                    let why = "it is locked: its keys are forgotten";
+                    return Err(refused(why).hint("Unlock it first: `claviger unlock VOLUME`."));
                 }
-                Outcome::Failed { why, .. } if why == WAS_LOCKED => {
-                    return Err(Error::from(io::Error::other(why)).hint(TO_UNLOCK));
+                Outcome::WasLocked => {
+                    return Err(Error::from(io::Error::other("the volume was locked")).hint(TO_UNLOCK));
                 }
                 Outcome::Refused(why) if !begun => {
                     return Err(refused(&why).hint("No data were changed. Unmount it first."));

@@ -363,10 +363,10 @@ fn a_split_disk_is_joined_from_its_parts() {
 #[test]
 fn a_compressed_image_of_macos_is_read() {
     let sample = std::env::var("HOME").expect("a home") + "/.cache/claviger-test-images/input_aes256.dmg";
-    if !std::path::Path::new(&sample).exists() {
+    if !Path::new(&sample).exists() {
         return tools::skip("tools/install-deps.sh test downloads it").unwrap_or_default();
     }
-    let Some(dmg2img) = tools::program("dmg2img") else { return };
+    let Some(dmg2img) = program("dmg2img") else { return };
     let folder = Folder::new();
     let [password, plain, theirs, ours] = ["test123", "plain.dmg", "theirs", "ours"].map(|name| folder.str(name));
     fs::write(&password, "test123").expect("a password file");
@@ -374,7 +374,7 @@ fn a_compressed_image_of_macos_is_read() {
     fs::write(&plain, cat.out).expect("an image");
     let named = run(["identify", &plain]);
     assert!(named.text().contains("a disk image of macOS (DMG)"), "{named:?}");
-    tools::run(std::process::Command::new(dmg2img).args(["-s", "-i", &plain, "-o", &theirs]));
+    tools::run(Command::new(dmg2img).args(["-s", "-i", &plain, "-o", &theirs]));
     let command = format!("nbdcopy \"$uri\" {ours}");
     run(["serve", "--raw", "--read-only", "--run", &command, &plain]).succeeds();
     let (ours, theirs) = (fs::read(&ours).expect("a disk"), fs::read(&theirs).expect("a disk"));

@@ -184,5 +184,5 @@ fn version_1_is_named_and_nothing_else_is_taken_for_an_image() {
         assert!(matches!(DMG.identify(&*in_memory(other)).expect("it is read"), Verdict::No(_)));
     }
     let made = Recipe::new(&PASSPHRASES[..1], &plaintext(512)).make().bytes;
-    assert_eq!(formats::open(&in_memory(&made)).map(|(format, _)| format.name()).ok(), Some("DMG"));
+    assert_eq!(formats::open(&in_memory(&made), None).map(|(format, _)| format.name()).ok(), Some("DMG"));
 }
