@@ -135,7 +135,13 @@ fn may_count_smaller(store: &dyn Store, table: &PartitionTable) -> Result<Option
     Ok(None)
 }
 
-fn nothing(store: &dyn Store) -> Error {
+/// The error for a store without a file system: it says what is there instead.
+pub fn nothing(store: &dyn Store) -> Error {
+    if let Some(image) = image_at_the_end(store) {
+        let what = format!("no file system was found: it holds {image}");
+        return Error::new(ErrorKind::NotThisFormat(what))
+            .hint("Copy the contents to a file, which opens as the disk in it.");
+    }
     let holds = match detect::beginning(store) {
         Err(e) => return e.into(),
         Ok(start) if start.iter().all(|b| *b == 0) => "it begins with zeros",
@@ -146,4 +152,11 @@ fn nothing(store: &dyn Store) -> Error {
         },
     };
     ErrorKind::NotThisFormat(format!("no file system was found: {holds}")).into()
+}
+
+/// A disk image that is described by its last sector.
+fn image_at_the_end(store: &dyn Store) -> Option<&'static str> {
+    let mut last = [0; SMALLEST_SECTOR as usize];
+    store.read_at(store.len().checked_sub(SMALLEST_SECTOR)?, &mut last).ok()?;
+    magic::at_the_end(&last).filter(|(.., way)| way.is_some()).map(|(what, ..)| what)
 }

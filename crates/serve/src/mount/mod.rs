@@ -307,7 +307,10 @@ fn detect(store: &dyn Store) -> Result<Kind> {
         }
         Some(found) => Err(Error::unsupported(format!("it holds {}, which cannot be mounted", found.kind.described()))
             .hint("To show the plaintext as one file, use --filesystem none.")),
-        None => Err(Error::new(ErrorKind::NotThisFormat("no file system was found in it".into())).hint(none)),
+        None => {
+            let nothing = filesystems::nothing(store);
+            Err(if nothing.hint.is_some() { nothing } else { nothing.hint(none) })
+        }
     }
 }
 

@@ -370,6 +370,8 @@ fn a_compressed_image_of_macos_is_read() {
     let folder = Folder::new();
     let [password, plain, theirs, ours] = ["test123", "plain.dmg", "theirs", "ours"].map(|name| folder.str(name));
     fs::write(&password, "test123").expect("a password file");
+    run(["ls", "--password-file", &password, &sample])
+        .fails(3, &["it holds a disk image of macOS", "Copy the contents"]);
     let cat = run(["cat", "--password-file", &password, &sample]).succeeds();
     fs::write(&plain, cat.out).expect("an image");
     let named = run(["identify", &plain]);
@@ -380,5 +382,6 @@ fn a_compressed_image_of_macos_is_read() {
     let (ours, theirs) = (fs::read(&ours).expect("a disk"), fs::read(&theirs).expect("a disk"));
     assert!(ours.len() > 10 << 20 && ours.starts_with(&theirs), "{} and {} bytes", ours.len(), theirs.len());
     run(["serve", "--raw", &format!("dmg:{plain}")]).fails(6, &[]);
-    run(["serve", "--raw", &plain]).fails(1, &["such an image is only read", "make a copy"]);
+    let add = ["keyslot", "add", "--password-file", &password, "--new-password-file", &password, &plain];
+    run(add).fails(1, &["such an image is only read", "make a copy"]);
 }
