@@ -46,6 +46,8 @@ const LEFT_OUT: &[(&str, &str)] = &[
     ("--logical-volume", "LVM2: filesystems/logical_volumes.rs"),
     ("laptop.luks", "LVM2: filesystems/logical_volumes.rs"),
     ("mac.img", "a Mac: volumes/filevault2.rs"),
+    ("backup.dmg", "a Mac: serving/images.rs"),
+    ("plain.dmg", "a Mac: serving/images.rs"),
     ("checked.img", "integritysetup: luks/sectors.rs"),
     ("2004.img", "cryptoloop, which nobody creates: volumes/reading.rs"),
     ("loop.img", "gpg: volumes/pairs.rs"),

@@ -77,13 +77,14 @@ fn vfdecrypt_reads_the_same() {
     let folder = tempfile::tempdir().expect("a folder");
     let [image, out] = ["image", "out"].map(|name| folder.path().join(name));
     let plaintext = plaintext(64 << 10);
-    // It knows one key, after the header, and keys of 128 bits under triple DES.
+    /// Where it expects the only wrapped key. It knows keys of 128 bits under triple DES.
+    const THERE: usize = 680;
     for chunk in [512, 4096] {
         let made = Recipe { chunk, wrapping: 0, ..Recipe::new(&PASSPHRASES[..1], &plaintext) }.make();
         let mut bytes = made.bytes;
         let record = bytes[WRAPPED..WRAPPED + 0x100].to_vec();
-        bytes[96..96 + 0x100].copy_from_slice(&record);
-        bytes[80..88].copy_from_slice(&96u64.to_be_bytes());
+        bytes[THERE..THERE + 0x100].copy_from_slice(&record);
+        bytes[80..88].copy_from_slice(&(THERE as u64).to_be_bytes());
         std::fs::write(&image, &bytes).expect("a file");
         let arguments = ["-i".as_ref(), image.as_os_str(), "-p".as_ref(), PASSPHRASES[0].0.as_ref(), "-o".as_ref()];
         tools::run(Command::new(&vfdecrypt).args(arguments).arg(&out));
@@ -131,7 +132,8 @@ fn damage_and_unknown_values_are_told_apart() {
         (28, 90, true, "IV algorithm is 90"),
         (52, 8192, true, "chunks of 8192 bytes"),
         (52, 500, true, "chunks of 500 bytes"),
-        (56, 0x8000_0000, false, "cut short"),
+        (56, 1, false, "cut short"),
+        (56, 0x8000_0000, true, "more than 2^32 chunks"),
         (60, 0, false, "0 bytes"),
         (64, u32::MAX, false, "data size"),
         (72, 65, false, "65"),
