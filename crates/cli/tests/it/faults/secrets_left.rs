@@ -14,6 +14,7 @@ use crate::faults::secrets::{header_keys, luks_secrets, pieces};
 use claviger_engine::file_formats::FILE_FORMATS;
 use claviger_engine::formats::FORMATS;
 use claviger_testkit::bitlocker::maker::{Kind, Protector, Volume, recovery_text};
+use claviger_testkit::dmg;
 use claviger_testkit::faults::{self, Ended, Fault};
 use claviger_testkit::filevault2::{BLOCK, Recipe, User};
 use claviger_testkit::processes::{Memory, Needle, found};
@@ -285,6 +286,7 @@ static CASES: &[Case] = &[
     case("BitLocker", "bitlocker", "header repair --yes --password-file pw v", &[Done, Damaged]),
     case("BitLocker", "bitlocker", "reencrypt --decrypt --yes --hotzone-size 256K --password-file pw v", ALL),
     case("FileVault2", "", "cat --password-file pw mac", &[Done, Wrong]),
+    case("DMG", "", "cat --password-file pw dmg", &[Done, Wrong]),
     case(
         "dm-integrity",
         "luks2 --integrity hmac-sha256; dd if=v of=tags bs=1M skip=1 status=none",
@@ -412,6 +414,10 @@ impl Stage {
         if case.format == "FileVault2" {
             let users = [User { passphrase: PASSWORD, name: "Ann", iterations: 1000 }];
             fs::write(at.join("mac"), Recipe::new(&users, &vec![7; 64 * BLOCK]).make().sealed()).expect("a volume");
+        }
+        if case.format == "DMG" {
+            let passphrases = [(PASSWORD, 1000)];
+            fs::write(at.join("dmg"), dmg::Recipe::new(&passphrases, &[7; 70_000]).make().bytes).expect("an image");
         }
         if case.format == "BitLocker" {
             let protectors = vec![Protector::Password(PASSWORD.to_owned()), Protector::Recovery([0x3c; 16])];
