@@ -70,7 +70,7 @@ mod tests {
         for (bits, size) in [(128, 512), (256, 512), (256, 4096)] {
             let key: Vec<u8> = (0..bits / 8).map(|i| i as u8 * 7).collect();
             let iv_key: Vec<u8> = (0..20).map(|i| 200 - i).collect();
-            let plain: Vec<u8> = (0..size * 150).map(|i| (i * i >> 7) as u8).collect();
+            let plain: Vec<u8> = (0..size * 150).map(|i| ((i * i) >> 7) as u8).collect();
             for acceleration in [Acceleration::On, Acceleration::Off] {
                 let chunks = ImageChunks::new(&key, &iv_key, size, acceleration);
                 let mut run = plain.clone();
