@@ -26,6 +26,7 @@ use claviger_engine::formats::{self, Header};
 use claviger_engine::store::{Access, FileStore, MemoryStore};
 use claviger_engine::volume::integrity;
 use claviger_engine::{Credential, ErrorKind, Result, Secret, Spec, Store, Unlock, Unlocked, Volume};
+use claviger_testkit::dmg;
 use claviger_testkit::filevault2::{BLOCK, DATA, Recipe, User};
 use claviger_testkit::random::Random;
 pub use claviger_testkit::random::noise;
@@ -272,6 +273,11 @@ pub fn filevault2_start(len: usize) -> Vec<u8> {
     noise(len, 3)
 }
 
+/// An encrypted disk image of macOS, which nothing here creates but the testkit, of 3 MiB. It holds the same.
+pub fn dmg(passphrase: &str) -> Vec<u8> {
+    dmg::Recipe::new(&[(passphrase, 1000)], &filevault2_start((3 << 20) - dmg::DATA)).make().bytes
+}
+
 /// A volume of integritysetup, which nothing here creates, of 3 MiB: the passphrase is the key of its tags.
 pub fn dm_integrity(passphrase: &str) -> Vec<u8> {
     struct Tags<'a>(&'a str);
@@ -300,6 +306,7 @@ pub fn dm_integrity(passphrase: &str) -> Vec<u8> {
 pub fn not_created(format: &str, passphrase: &str) -> Vec<u8> {
     match format {
         "dm-integrity" => dm_integrity(passphrase),
+        "DMG" => dmg(passphrase),
         _ => filevault2(passphrase),
     }
 }

@@ -84,7 +84,7 @@ fn cases() -> Vec<Case> {
             let keys = Credential::Keyfile(loopaes::new_keyfile().expect("random bytes"));
             Case::new(format, &plain, keys)
         }
-        name @ ("FileVault2" | "dm-integrity") => {
+        name @ ("FileVault2" | "DMG" | "dm-integrity") => {
             Case { format, bytes: not_created(name, LONG), credentials: [passphrase(LONG)], pim: None, opens: true }
         }
         _ => Case::new(format, &Spec { key_bits: Some(256), ..plain }, passphrase(LONG)),

@@ -87,7 +87,7 @@ fn opening(format: &'static dyn Format, len: u64) -> Option<[u64; 2]> {
     let credentials = [credential];
     if let Err(e) = format.create(&*store, &spec, &credentials) {
         assert!(
-            matches!(format.name(), "cryptoloop" | "FileVault2" | "dm-integrity"),
+            matches!(format.name(), "cryptoloop" | "FileVault2" | "DMG" | "dm-integrity"),
             "{} of {len} bytes: {e}",
             format.name()
         );
