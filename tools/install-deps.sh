@@ -16,7 +16,7 @@ test="$try"'
  systemd-cryptenroll:systemd argon2:argon2 mcopy:mtools gpg:gnupg gpgconf:gnupg openssl:openssl softhsm2-util:softhsm2 pkcs11-tool:opensc
  swtpm:swtpm tpm2_unseal:tpm2-tools clevis:clevis clevis-luks-bind:clevis-luks clevis-encrypt-tpm2:clevis-tpm2 jose:jose socat:socat
  bonnie++:bonnie++ dbench:dbench hdparm:hdparm sqlite3:sqlite3 gocryptfs:gocryptfs fido2-assert:fido2-tools ewfacquirestream:ewf-tools ewfexport:ewf-tools encfs:encfs cryfs:cryfs securefs:securefs nbdkit:nbdkit qemu-nbd:qemu-utils sshd:openssh-server
- mount.ecryptfs:ecryptfs-utils ecryptfs-add-passphrase:ecryptfs-utils dislocker-fuse:dislocker bdemount:libbde-utils fvdemount:libfvde-utils vfdecrypt:dmg2img curl:curl debootstrap:debootstrap chromium:chromium
+ mount.ecryptfs:ecryptfs-utils ecryptfs-add-passphrase:ecryptfs-utils dislocker-fuse:dislocker bdemount:libbde-utils fvdemount:libfvde-utils dmg2img:dmg2img curl:curl debootstrap:debootstrap chromium:chromium
  python3:python3 strace:strace man:man-db zsh:zsh fish:fish aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu qemu-aarch64:qemu-user'
 
 # Beside what tools/bindings-requirements.txt names; the sanitizers come with the compiler.

@@ -1,5 +1,5 @@
 //! A maker of encrypted disk images of macOS, version 2, written only from documents (vilefault 2007, vfdecrypt.c; encrypteddmg's
-//! README). It shares no code with the reader. vfdecrypt checks it, too.
+//! README). It shares no code with the reader.
 
 use aes::cipher::{BlockCipherEncrypt, KeyInit};
 use des::TdesEde3;

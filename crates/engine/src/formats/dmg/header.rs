@@ -144,7 +144,7 @@ pub(super) fn read(store: &dyn Store) -> Result<ImageHeader> {
         Some(2) => {}
         Some(1) => {
             let what = "an encrypted disk image of version 1, as Mac OS X 10.3 made them";
-            return Err(Error::unsupported(what).hint("vfdecrypt of the package dmg2img decrypts it."));
+            return Err(Error::unsupported(what).hint("Convert it on a Mac: `hdiutil convert`."));
         }
         Some(version) => return Err(Error::unsupported(format!("an encrypted disk image of version {version}"))),
         None => return Err(ErrorKind::NotThisFormat("no signature of an encrypted disk image".into()).into()),
