@@ -508,11 +508,7 @@ impl Start<'_> {
 
     fn uuid(&self, at: usize) -> Option<String> {
         let bytes: &[u8; 16] = self.bytes(at)?;
-        if *bytes == [0; 16] {
-            return None;
-        }
-        let hex = hex::digits(bytes);
-        Some([&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-"))
+        (*bytes != [0; 16]).then(|| hex::uuid(bytes))
     }
 }
 

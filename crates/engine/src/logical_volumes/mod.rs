@@ -153,6 +153,11 @@ impl FoundGroup {
     }
 }
 
+/// A group, the physical volumes in it, by their position among those found, and the text that describes it.
+type GroupText<'a> = (Group, Vec<usize>, &'a Text);
+
+const OLDER: &str = "One of the physical volumes has older metadata: it was away while the group was changed, and its data may be outdated.";
+
 /// A physical volume that was found.
 struct PhysicalVolume {
     /// The store that it is, or that has it in a partition.
@@ -181,23 +186,45 @@ pub fn groups(stores: &[Arc<dyn Store>]) -> Result<Vec<FoundGroup>> {
         }
     }
     check_twice(&physical)?;
-    let mut newest: Vec<(Group, Vec<usize>, &Text)> = Vec::new();
+    let mut newest = Vec::new();
+    // The version of the newest metadata on each physical volume that has some.
+    let mut versions = Vec::new();
     let on: Vec<_> = physical.iter().map(|pv| pv.label.on(0, pv.store.len())).collect();
-    for text in physical.iter().flat_map(|pv| &pv.texts) {
-        match metadata::group(&text.bytes, text.at, &on) {
-            Ok((group, members)) => match newest.iter_mut().find(|(other, ..)| other.uuid == group.uuid) {
-                Some(other) if other.0.seqno < group.seqno => *other = (group, members, text),
-                Some(_) => {}
-                None => newest.push((group, members, text)),
-            },
-            Err(e) => wrong.push(e),
+    for pv in &physical {
+        let mut version = None;
+        for text in &pv.texts {
+            match metadata::group(&text.bytes, text.at, &on) {
+                Ok((group, members)) => {
+                    version = version.max(Some(group.seqno));
+                    take_if_newer(&mut newest, (group, members, text));
+                }
+                Err(e) => wrong.push(e),
+            }
         }
+        versions.push(version);
     }
     if newest.is_empty() {
         let without = || physical.first().map(|pv| pv.label.without_group());
         return wrong.into_iter().next().or_else(without).map_or(Ok(Vec::new()), Err);
     }
-    newest.into_iter().map(|(group, members, text)| found(&group, &members, text, &physical)).collect()
+    let found = |(group, members, text): GroupText<'_>| {
+        let is_older = |member: &usize| versions[*member].is_some_and(|version| version < group.seqno);
+        let mut found = found(&members, text, &physical)?;
+        if members.iter().any(is_older) {
+            found.group.warnings.push(OLDER.to_owned());
+        }
+        Ok(found)
+    };
+    newest.into_iter().map(found).collect()
+}
+
+/// Keeps the newest description of each group.
+fn take_if_newer<'a>(newest: &mut Vec<GroupText<'a>>, found: GroupText<'a>) {
+    match newest.iter_mut().find(|(known, ..)| known.uuid == found.0.uuid) {
+        Some(known) if known.0.seqno < found.0.seqno => *known = found,
+        Some(_) => {}
+        None => newest.push(found),
+    }
 }
 
 /// What may be a physical volume: the store itself, or each of its partitions.
@@ -232,7 +259,7 @@ fn check_twice(physical: &[PhysicalVolume]) -> Result<()> {
 }
 
 /// Puts the group together from those physical volumes.
-fn found(group: &Group, members: &[usize], text: &Text, physical: &[PhysicalVolume]) -> Result<FoundGroup> {
+fn found(members: &[usize], text: &Text, physical: &[PhysicalVolume]) -> Result<FoundGroup> {
     let mut members: Vec<_> = members.iter().map(|member| &physical[*member]).collect();
     members.sort_by_key(|pv| pv.number);
     let mut end = 0u64;
@@ -241,27 +268,15 @@ fn found(group: &Group, members: &[usize], text: &Text, physical: &[PhysicalVolu
         on.push(label.on(end, store.len()));
         end = end.checked_add(store.len()).ok_or(std::io::ErrorKind::InvalidInput).map_err(std::io::Error::from)?;
     }
-    let (mut again, _) = metadata::group(&text.bytes, text.at, &on)?;
-    again.warnings.extend(members.iter().flat_map(|pv| &pv.wrong).map(unusable));
-    if members.iter().any(|pv| pv.is_older_than(group, &on)) {
-        let older = "One of the physical volumes has older metadata: it was away while the group was changed, and its data may be outdated.";
-        again.warnings.push(older.to_owned());
-    }
+    let (mut group, _) = metadata::group(&text.bytes, text.at, &on)?;
+    group.warnings.extend(members.iter().flat_map(|pv| &pv.wrong).map(unusable));
     let data = match &members[..] {
         [one] => Arc::clone(&one.store),
         several => Arc::new(JoinedStore::new(several.iter().map(|pv| Arc::clone(&pv.store)))?),
     };
     let mut stores: Vec<_> = members.iter().map(|pv| pv.number).collect();
     stores.dedup();
-    Ok(FoundGroup { group: again, stores, data })
-}
-
-impl PhysicalVolume {
-    /// Whether its own metadata, if it has some, are all older than those of `group`.
-    fn is_older_than(&self, group: &Group, on: &[metadata::On<'_>]) -> bool {
-        let seqno = |text: &Text| metadata::group(&text.bytes, text.at, on).ok().map(|(group, _)| group.seqno);
-        self.texts.iter().filter_map(seqno).max().is_some_and(|own| own < group.seqno)
-    }
+    Ok(FoundGroup { group, stores, data })
 }
 
 /// The logical volume called `GROUP/VOLUME` or `VOLUME`, and its group.

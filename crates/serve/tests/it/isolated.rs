@@ -61,8 +61,8 @@ impl Open {
         let terms = Terms::reading(&|| false);
         let outline: KeylessFolder = io_side.serve_folder_until_open(&locked, &terms).expect("lent").expect("opened");
         let lost = Arc::new(AtomicBool::new(false));
-        let told = Arc::clone(&lost);
-        let asking = io_side.opened(move || told.store(true, Ordering::SeqCst)).expect("a thread");
+        let set = Arc::clone(&lost);
+        let asking = io_side.opened(move || set.store(true, Ordering::SeqCst)).expect("a thread");
         let tree = locked.with_key_process(outline, through(asking)).expect("the format can do it").tree;
         Self { tree, key_process: Some(key_process), lost }
     }

@@ -176,7 +176,7 @@ fn more_files_are_open_than_keys_are_loaded() {
     let tree: &(dyn Tree + 'static) = &open.tree;
     let (new, usage) = (NewNode::default(), Use { read: true, write: true });
     let contents = |number: u64, round: u8| [&number.to_le_bytes()[..], &[round; 5000]].concat();
-    // Twice as many as the key process has numbers for: so it is told of those that are closed.
+    // Twice as many as the key process has numbers for. It learns which files are closed, and uses their numbers again.
     let nodes: Vec<_> = (0..4200_u64)
         .map(|number| {
             let node = tree.create_open(tree.root(), format!("file {number}").as_ref(), &new, usage).expect("made");

@@ -272,7 +272,7 @@ fn more_sealed_files_are_open_than_keys_are_loaded() {
         let tree: &(dyn Tree + 'static) = &open.tree;
         let (new, usage) = (NewNode::default(), Use { read: true, write: true });
         let contents = |number: usize| [&number.to_le_bytes()[..], &[9; 5000]].concat();
-        // More than the key process has numbers for: so it is told of those that are closed.
+        // More than the key process has numbers for. It learns which files are closed, and uses their numbers again.
         let nodes: Vec<_> = (0..2300)
             .map(|number| {
                 let node = tree.create_open(tree.root(), format!("file {number}").as_ref(), &new, usage).expect("made");

@@ -33,6 +33,28 @@ impl<'a> Mounted<'a> {
         Self { place, format: "eCryptfs", lower: place.dir("lower"), dir: place.dir("d") }
     }
 
+    /// Mounts the folder, where `link` leads to a file with these bytes, and uses it. What was then in the memory of the process that
+    /// serves it, and of its key process if there is one.
+    pub fn memory(&self, bytes: &[u8], how: &[&str]) -> (Vec<u8>, Option<Memory>) {
+        let pid = self.mount(how).succeeds().json()["pid"].as_u64().expect("a pid") as u32;
+        let file = File::options().read(true).write(true).open(self.at("link")).expect("it opens");
+        let mut read = Vec::new();
+        (&file).read_to_end(&mut read).expect("read");
+        assert!(read == bytes);
+        file.write_all_at(&bytes[..9000], 0).and_then(|()| file.sync_all()).expect("written");
+        fs::write(self.at("new"), &bytes[..100]).expect("made");
+        let all = Memory::of(pid);
+        let key_process = (!how.is_empty()).then(|| {
+            let key_process = key_process_of(pid);
+            is_caged(key_process);
+            Memory::of(key_process)
+        });
+        drop(file);
+        fs::remove_file(self.at("new")).expect("removed");
+        self.unmount();
+        ([all.locked, all.ordinary].concat(), key_process)
+    }
+
     pub fn mount(&self, more: &[&str]) -> Done {
         let args = ["mount", "--json", "--format", self.format, "--password-file", &self.place.folder.password];
         self.place.run(args.iter().chain(more).chain(&[&*self.lower, &self.dir]))
@@ -239,26 +261,7 @@ fn who_serves_a_folder_has_no_password_and_no_key() {
     let mut own = stored[26 + 2 + 13..][..16].to_vec();
     maker::ecb_decrypt(("aes", 16), &of_contents[..16], &mut own);
     needles.extend(key("the file's key", &own));
-    let looked = |how: &[&str]| {
-        let pid = mounted.mount(how).succeeds().json()["pid"].as_u64().expect("a pid") as u32;
-        let file = File::options().read(true).write(true).open(mounted.at("link")).expect("it opens");
-        let mut read = Vec::new();
-        (&file).read_to_end(&mut read).expect("read");
-        assert!(read == bytes);
-        file.write_all_at(&bytes[..9000], 0).and_then(|()| file.sync_all()).expect("written");
-        fs::write(mounted.at("new"), &bytes[..100]).expect("made");
-        let all = Memory::of(pid);
-        let key_process = (!how.is_empty()).then(|| {
-            let key_process = key_process_of(pid);
-            is_caged(key_process);
-            Memory::of(key_process)
-        });
-        drop(file);
-        fs::remove_file(mounted.at("new")).expect("removed");
-        mounted.unmount();
-        ([all.locked, all.ordinary].concat(), key_process)
-    };
-    let ((one, _), (isolated, key_process)) = (looked(&[]), looked(&[ISOLATED]));
+    let ((one, _), (isolated, key_process)) = (mounted.memory(&bytes, &[]), mounted.memory(&bytes, &[ISOLATED]));
     let key_process = key_process.expect("there is one");
     let seen = found(&one, &needles);
     for name in ["of the key of keys", "of the name key", "of the file's key"] {

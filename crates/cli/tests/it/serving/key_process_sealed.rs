@@ -12,7 +12,7 @@ use claviger_crypto::hash::SHA256;
 use claviger_crypto::modes::aead;
 use claviger_crypto::scrypt::ScryptParams;
 use claviger_crypto::{Acceleration, Secret, key_wrap};
-use claviger_testkit::processes::{Memory, Needle, found};
+use claviger_testkit::processes::{Needle, found};
 use claviger_testkit::random::Random;
 use claviger_testkit::tools;
 use serde_json::Value;
@@ -20,7 +20,7 @@ use serde_json::Value;
 use crate::common::mounts::{MountSpace, wait_until};
 use crate::common::*;
 use crate::faults::secrets::password;
-use crate::serving::key_process::{ISOLATED, ended, is_caged, key_process_of};
+use crate::serving::key_process::{ISOLATED, ended};
 use crate::serving::key_process_folders::{Mounted, is_as_a_crash_left_it, key, killed_while_written};
 
 /// Every format with each of its ciphers.
@@ -248,26 +248,7 @@ fn who_serves_a_sealed_folder_has_no_password_and_no_key() {
         let keys = if kind.0 == "gocryptfs" { of_gocryptfs(&mounted) } else { Some(of_cryptomator(&mounted)) };
         let Some(mut needles) = keys else { continue };
         needles.push(password());
-        let looked = |how: &[&str]| {
-            let pid = mounted.mount(how).succeeds().json()["pid"].as_u64().expect("a pid") as u32;
-            let file = File::options().read(true).write(true).open(mounted.at("link")).expect("it opens");
-            let mut read = vec![0; bytes.len()];
-            file.read_exact_at(&mut read, 0).expect("read");
-            assert!(read == bytes);
-            file.write_all_at(&bytes[..9000], 0).and_then(|()| file.sync_all()).expect("written");
-            fs::write(mounted.at("new"), &bytes[..100]).expect("made");
-            let all = Memory::of(pid);
-            let key_process = (!how.is_empty()).then(|| {
-                let key_process = key_process_of(pid);
-                is_caged(key_process);
-                Memory::of(key_process)
-            });
-            drop(file);
-            fs::remove_file(mounted.at("new")).expect("removed");
-            mounted.unmount();
-            ([all.locked, all.ordinary].concat(), key_process)
-        };
-        let ((one, _), (isolated, key_process)) = (looked(&[]), looked(&[ISOLATED]));
+        let ((one, _), (isolated, key_process)) = (mounted.memory(&bytes, &[]), mounted.memory(&bytes, &[ISOLATED]));
         let key_process = key_process.expect("there is one");
         let seen = found(&one, &needles);
         for name in ["of the key of contents", "of the name key"] {

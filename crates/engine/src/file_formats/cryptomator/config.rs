@@ -152,8 +152,7 @@ pub(super) fn uuid() -> Result<String> {
     random::fill(&mut bytes)?;
     bytes[6] = bytes[6] & 0x0f | 0x40;
     bytes[8] = bytes[8] & 0x3f | 0x80;
-    let parts = [&bytes[..4], &bytes[4..6], &bytes[6..8], &bytes[8..10], &bytes[10..]];
-    Ok(parts.map(crate::hex::digits).join("-"))
+    Ok(crate::hex::uuid(&bytes))
 }
 
 /// The configuration of a vault, whose signature was not checked yet.

@@ -254,15 +254,19 @@ impl Tree for Full {
     }
 }
 
+/// A new folder, with a file of 5000 bytes.
+fn create_with_a_file(folder: &Path) {
+    create(folder, &NewFolder { log_n: 10, ..NewFolder::default() });
+    let tree = open(folder);
+    let node = tree.create(tree.root(), name("file"), &NEW).expect("created");
+    tree.write_at(node, 0, &[7; 5000]).expect("written");
+}
+
 /// The last block was sealed as a whole one by then, and stays so.
 #[test]
 fn a_write_that_fails_and_cannot_be_undone_loses_nothing() {
     let folder = tempfile::tempdir().expect("a folder");
-    create(folder.path(), &NewFolder { log_n: 10, ..NewFolder::default() });
-    let tree = open(folder.path());
-    let node = tree.create(tree.root(), name("file"), &NEW).expect("created");
-    tree.write_at(node, 0, &[7; 5000]).expect("written");
-    drop(tree);
+    create_with_a_file(folder.path());
     let below = Full::new(folder.path(), true);
     let tree = open_with(below.clone(), Credential::Passphrase(secret(PASSPHRASE))).expect("it opens");
     let file = find(&tree, name("file")).expect("found");
@@ -282,11 +286,7 @@ fn a_write_that_fails_and_cannot_be_undone_loses_nothing() {
 #[test]
 fn a_write_that_fails_leaves_the_file_as_it_was() {
     let folder = tempfile::tempdir().expect("a folder");
-    create(folder.path(), &NewFolder { log_n: 10, ..NewFolder::default() });
-    let tree = open(folder.path());
-    let node = tree.create(tree.root(), name("file"), &NEW).expect("created");
-    tree.write_at(node, 0, &[7; 5000]).expect("written");
-    drop(tree);
+    create_with_a_file(folder.path());
     let tree =
         open_with(Full::new(folder.path(), false), Credential::Passphrase(secret(PASSPHRASE))).expect("it opens");
     let file = find(&tree, name("file")).expect("found");
